@@ -16,12 +16,6 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.care import bounds
-from millrace.care.follow import read_following
-from millrace.care.restore import RESTORING
-from millrace.care.scrub import Pace as ScrubPace
-from millrace.care.warden import Duties, Means, Warden
-from millrace.care.watermark import memory_used
 from millrace.core import exact
 from millrace.core.answers import QueueRef
 from millrace.core.catalog import queue_key
@@ -47,6 +41,12 @@ from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery, rehearse
 from millrace.journal.writer import LogWriter
+from millrace.maintenance import bounds
+from millrace.maintenance.restore import RESTORING
+from millrace.maintenance.scrub import Pace as ScrubPace
+from millrace.maintenance.supervisor import Duties, Means, Supervisor
+from millrace.maintenance.wal_archiver import read_following
+from millrace.maintenance.watermarks import memory_used
 from millrace.settings import Settings
 from millrace.shard.forwarder import Forwarder
 from millrace.shard.host import Host
@@ -259,13 +259,13 @@ class Node:
             self._turns = Turns(settings.switch_interval_seconds)
         self._keeper.start()
 
-    def _make_warden(self) -> Warden:
+    def _make_warden(self) -> Supervisor:
         """Have archive, scrubbing and watermarks looked after."""
         ports, settings = self._ports, self._settings
         held = settings.follow_held_bytes
         if held is None:
             held = settings.log_segments_max * settings.segment_bytes // bounds.FOLLOW_HELD_SHARE
-        return Warden(
+        return Supervisor(
             Means(
                 ports.disk, ports.folder, ports.lane, ports.now_ms, ports.memory_used, ports.sleep
             ),

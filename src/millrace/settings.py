@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from millrace import limits
-from millrace.care.bounds import SCRUB_BYTES_PER_SECOND, SCRUB_EVERY_SECONDS
 from millrace.core import exact
 from millrace.errors import Invalid
+from millrace.maintenance.bounds import SCRUB_BYTES_PER_SECOND, SCRUB_EVERY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

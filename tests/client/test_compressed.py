@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.care.watermark import memory_used
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
+from millrace.maintenance.watermarks import memory_used
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 from tests.client.harness import run

@@ -17,7 +17,6 @@ from pyroaring import BitMap64
 
 import millrace
 from millrace import errors, limits, sync
-from millrace.care.backup import Rests
 from millrace.client.line import Lost
 from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace, engine_of
@@ -26,6 +25,7 @@ from millrace.core.answers import Leased
 from millrace.core.commands import Lease, Settle
 from millrace.core.model import LeaseId
 from millrace.core.receipt import Proved
+from millrace.maintenance.backup import Rests
 from millrace.server.local import Local
 from millrace.wire.calls import ListSpaces
 from millrace.wire.codec import Sheet, read_calls

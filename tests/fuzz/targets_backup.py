@@ -21,10 +21,10 @@ from crc32c import crc32c
 
 import millrace
 from millrace import limits
-from millrace.care import summed
-from millrace.care.manifest import MANIFEST, Manifest
-from millrace.care.restore import Target, find_plan, lay_out
 from millrace.errors import MillraceError
+from millrace.maintenance import checksummed_json
+from millrace.maintenance.manifest import MANIFEST, Manifest
+from millrace.maintenance.restore import Target, find_plan, lay_out
 from tests.fuzz.mutate import mutated
 
 _SETTINGS = millrace.Settings(segment_bytes=limits.SEGMENT_BYTES_MIN)
@@ -130,7 +130,7 @@ def _summed(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 2))):
         _set(tree, rng)
     try:
-        return summed.encode(msgspec.convert(tree, Manifest))
+        return checksummed_json.encode(msgspec.convert(tree, Manifest))
     except (msgspec.MsgspecError, OverflowError):
         raw = msgspec.json.encode(tree)
         return msgspec.json.encode({"value": msgspec.Raw(raw), "crc": crc32c(raw)})

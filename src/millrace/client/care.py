@@ -9,12 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from millrace.care.backup import Rests, Source, Told, back_up
-from millrace.care.copying import Tally
-from millrace.care.manifest import Manifest
-from millrace.care.restore import Target, find_plan, finish, lay_out
-from millrace.care.vault import Vault
-from millrace.care.verify import verify as look_at
 from millrace.client.backup import Backup, Restored, Verified
 from millrace.client.finish import finish as done_to_the_end
 from millrace.client.health import Health
@@ -26,6 +20,22 @@ from millrace.core.block import Block
 from millrace.core.commands import Publish, Transaction
 from millrace.core.model import CATALOG, Headers, Message, ShardId
 from millrace.errors import Closed, Invalid
+from millrace.maintenance.backup import (
+    Rests,
+    Source,
+    Told,
+    back_up,
+)
+from millrace.maintenance.backup_repository import BackupRepository
+from millrace.maintenance.file_copy import Tally
+from millrace.maintenance.manifest import Manifest
+from millrace.maintenance.restore import (
+    Target,
+    find_plan,
+    finish,
+    lay_out,
+)
+from millrace.maintenance.verify import verify as look_at
 from millrace.meter import Gauges
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
@@ -82,7 +92,7 @@ class FolderCare:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
         self._check_open()
         source = self._node.warden.source(self._node.keeper.pausing)
-        vault = Vault(_apart(source.path, into))
+        vault = BackupRepository(_apart(source.path, into))
         async with self._working:
             rests = self._rests = self._node.warden.rests(told)
             lane = self._node.warden.care_lane()
@@ -101,7 +111,7 @@ class FolderCare:
         )
 
     async def _make(
-        self, source: Source, vault: Vault, lane: IoThread, rests: Rests, *, follow: bool
+        self, source: Source, vault: BackupRepository, lane: IoThread, rests: Rests, *, follow: bool
     ) -> tuple[Path, Manifest]:
         if not follow:
             return await back_up(source, vault, lane, rests)

@@ -28,8 +28,8 @@ from millrace.shard.arrivals import Fates
 from millrace.wire.calls import Named
 
 if TYPE_CHECKING:
-    from millrace.care.backup import Told
     from millrace.client.backup import Backup
+    from millrace.maintenance.backup import Told
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")

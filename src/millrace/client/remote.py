@@ -49,7 +49,7 @@ from millrace.wire import calls
 from millrace.wire.calls import Ask, Call, Named, Speak, Tell
 
 if TYPE_CHECKING:
-    from millrace.care.backup import Told
+    from millrace.maintenance.backup import Told
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")

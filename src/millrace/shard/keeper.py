@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from millrace import limits
-from millrace.care.warden import Warden
 from millrace.core.model import GroupId
 from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
+from millrace.maintenance.supervisor import Supervisor
 from millrace.shard.host import Host
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
@@ -48,7 +48,7 @@ class Keeper:
         facts: dict[GroupId, bytes],
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,
-        warden: Warden | None = None,
+        warden: Supervisor | None = None,
     ) -> None:
         self._log = log
         self._store = store

@@ -20,8 +20,8 @@ from millrace.client.millrace import Millrace
 from millrace.core.model import CATALOG
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
-from tests.care.test_watermark import Machine, opened
 from tests.client.harness import eventually
+from tests.maintenance.test_watermarks import Machine, opened
 from tests.server.process import Process, children
 from tests.server.rest.harness import SMALL, Served, front, served, serving
 from tests.server.test_frontends import eventually as within

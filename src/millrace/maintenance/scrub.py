@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millrace.care import bounds, summed
-from millrace.care.copying import write_whole
-from millrace.care.sealed import walk_rows
 from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound, detached
+from millrace.maintenance import bounds, checksummed_json
+from millrace.maintenance.file_copy import write_whole
+from millrace.maintenance.sealed_checksums import walk_rows
 from millrace.store.disk import DiskStore
 from millrace.store.sealed import FOLDER, file_name
 from millrace.wal.files import Disk
@@ -105,7 +105,7 @@ class Scrubber:
     def write_down(self) -> None:
         """Make what is known durable: a backup looks at files that are known to be damaged, also
         where their queues were purged before the engine ended; on a lane."""
-        write_whole(self._disk, SCRUB, summed.encode(self._state))
+        write_whole(self._disk, SCRUB, checksummed_json.encode(self._state))
 
     def ask(self) -> int:
         """How many bytes should be read now; 0 if nothing is to be done."""
@@ -193,7 +193,7 @@ class Scrubber:
         # What was just found would be forgotten with the process, and is not read again for long.
         names = (*self._state.damaged, *(name for name, _, _ in self._found))
         known = msgspec.structs.replace(self._state, damaged=tuple(sorted(set(names))))
-        write_whole(self._disk, SCRUB, summed.encode(known))
+        write_whole(self._disk, SCRUB, checksummed_json.encode(known))
 
 
 def _read(disk: Disk) -> _State:
@@ -201,7 +201,7 @@ def _read(disk: Disk) -> _State:
     if not disk.exists(SCRUB):
         return _State()
     try:
-        return summed.read(disk, SCRUB, _State, hint="a pass begins anew")
+        return checksummed_json.read(disk, SCRUB, _State, hint="a pass begins anew")
     except Corrupt as error:
         _logger.warning("%s", error)
         return _State()

@@ -22,12 +22,12 @@ from pathlib import Path
 import msgspec
 
 from millrace import limits
-from millrace.care import bounds, summed
-from millrace.care.archive import REACHED, Reached, read_reached
-from millrace.care.copying import write_whole
-from millrace.care.manifest import log_name
-from millrace.care.vault import ARCHIVE, ARCHIVED, Vault
 from millrace.errors import Exists, MillraceError, NotFound, detached
+from millrace.maintenance import bounds, checksummed_json
+from millrace.maintenance.backup_repository import ARCHIVE, ARCHIVED, BackupRepository
+from millrace.maintenance.file_copy import write_whole
+from millrace.maintenance.manifest import log_name
+from millrace.maintenance.wal_archive import REACHED, Reached, read_reached
 from millrace.wal.files import Disk, File
 from millrace.wal.io_thread import IoThread
 from millrace.wal.record import Mark, decode_segment
@@ -58,7 +58,7 @@ def read_following(disk: Disk) -> Following | None:
     if not disk.exists(FOLLOW):
         return None
     hint = "remove the file, and begin a new backup with follow"
-    return summed.read(disk, FOLLOW, Following, hint=hint)
+    return checksummed_json.read(disk, FOLLOW, Following, hint=hint)
 
 
 def joined(before: Following, since: Following) -> Following:
@@ -70,7 +70,7 @@ def joined(before: Following, since: Following) -> Following:
     return Following(before.vault, generation, since.gap or before.gap)
 
 
-class Follower:
+class WalArchiver:
     """Archives the log of an engine, on a lane of its own."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Follower:
         self._identity = identity
         self._held_bytes_max = held_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._vault = Vault(Path(following.vault))
+        self._vault = BackupRepository(Path(following.vault))
         self._following = following
         self._reached: Reached | None = None
         self._archived: Mark | None = None
@@ -212,7 +212,7 @@ class Follower:
             reached = Reached(live.generation, size, serial, time_ms)
         if reached is not None and reached != self._reached:
             self._vault.disk.sync_folder(ARCHIVED)
-            write_whole(self._vault.disk, REACHED, summed.encode(reached), folder=ARCHIVE)
+            write_whole(self._vault.disk, REACHED, checksummed_json.encode(reached), folder=ARCHIVE)
             self._reached = reached
         reaching = max(following.generation, mark.generation)
         if reaching != following.generation:
@@ -303,7 +303,7 @@ def _check_same(source: File, target: File, name: str, done: int) -> None:
 
 def write_following(disk: Disk, following: Following) -> None:
     """Say durably that the folder is followed."""
-    write_whole(disk, FOLLOW, summed.encode(following))
+    write_whole(disk, FOLLOW, checksummed_json.encode(following))
 
 
 def end_following(disk: Disk) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.care.follow import Following, joined
-from millrace.care.vault import Vault
+from millrace.maintenance.backup_repository import BackupRepository
+from millrace.maintenance.wal_archiver import Following, joined
 from millrace.wal.files import RealDisk
 from tests.client.harness import Clock, eventually, opened, run
 
@@ -154,7 +154,7 @@ def test_nothing_is_archived_where_nothing_is_mounted(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(vault)
         async with opened(tmp_path / "data", clock=clock):
             pass
-        assert Vault(vault).numbers() == [1]
+        assert BackupRepository(vault).numbers() == [1]
         assert (await millrace.verify(vault, against=tmp_path / "data")).differences == ()
         assert (await millrace.verify(vault)).rows == 2
 

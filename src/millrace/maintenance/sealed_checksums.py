@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 from crc32c import crc32c
 
-from millrace.care import bounds
-from millrace.care.copying import Pause, at_once
-from millrace.care.manifest import SealedPart
 from millrace.errors import Corrupt, NotFound
+from millrace.maintenance import bounds
+from millrace.maintenance.file_copy import Pause, at_once
+from millrace.maintenance.manifest import SealedPart
 from millrace.store.sealed import SEALED_SCHEMA, Line, file_name, read_lines, tail_sum
 from millrace.wal.files import Disk, File
 

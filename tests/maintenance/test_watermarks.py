@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.care.watermark import Watermarks, memory_used
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
+from millrace.maintenance.watermarks import Watermarks, memory_used
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 from millrace.wal.files import RealDisk

@@ -12,14 +12,14 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.care import chain, manifest, summed
-from millrace.care.chain import Walk
-from millrace.care.digest import digest
-from millrace.care.looking import Look
-from millrace.care.restore import Target, find_plan, lay_out
-from millrace.care.vault import Vault
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
+from millrace.maintenance import archived_log, checksummed_json, manifest
+from millrace.maintenance.archived_log import Walk
+from millrace.maintenance.backup_repository import BackupRepository
+from millrace.maintenance.digest import digest
+from millrace.maintenance.offline_folder import Look
+from millrace.maintenance.restore import Target, find_plan, lay_out
 from millrace.store.memory_store import MemoryStore
 from millrace.wal.files import RealDisk
 from tests.cli.program import findings
@@ -78,13 +78,13 @@ def check_points(tmp_path: Path, vault: Path) -> None:
     first = find_plan(vault / "000001", Target(index=None))
     entries: dict[int, Entry] = {}
     for step in Walk(first.pieces):
-        entries |= {entry.index: entry for _, entry in chain.local_entries(step)}
+        entries |= {entry.index: entry for _, entry in archived_log.local_entries(step)}
     model = MemoryStore()
     tried = 0
     for index in sorted(entries):
         model.fold(entries[index], None)
         for backup in ("000001", "000002"):
-            start = Vault(vault).manifest_of(int(backup)).start.index
+            start = BackupRepository(vault).manifest_of(int(backup)).start.index
             if index < start:
                 with pytest.raises(errors.Refused, match="cannot be reached"):
                     find_plan(vault / backup, Target(index=index))
@@ -110,7 +110,7 @@ def test_a_backup_of_a_time_that_cannot_be_is_corrupt(tmp_path: Path, time_ms: i
         file = made.path / manifest.MANIFEST
         known = manifest.read(RealDisk(made.path, read_only=True))
         start = msgspec.structs.replace(known.start, time_ms=time_ms)
-        file.write_bytes(summed.encode(msgspec.structs.replace(known, start=start)))
+        file.write_bytes(checksummed_json.encode(msgspec.structs.replace(known, start=start)))
         with pytest.raises(errors.Corrupt, match=manifest.MANIFEST):
             await millrace.restore(
                 tmp_path / "vault", tmp_path / "again", time=datetime(2020, 1, 1, tzinfo=UTC)

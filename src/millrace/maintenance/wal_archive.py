@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from millrace.care import summed
-from millrace.care.chain import Piece, piece_of
-from millrace.care.manifest import TimeMs
-from millrace.care.vault import ARCHIVE
+from millrace.maintenance import checksummed_json
+from millrace.maintenance.archived_log import Piece, piece_of
+from millrace.maintenance.backup_repository import ARCHIVE
+from millrace.maintenance.manifest import TimeMs
 from millrace.wal.files import Disk, RealDisk
 
 REACHED = f"{ARCHIVE}/reached.json"
@@ -53,4 +53,4 @@ def reached(vault: Path) -> Reached | None:
 
 
 def read_reached(disk: Disk) -> Reached:
-    return summed.read(disk, REACHED, Reached, hint="begin a new vault")
+    return checksummed_json.read(disk, REACHED, Reached, hint="begin a new vault")

@@ -1,6 +1,6 @@
 """A backup, an archive and a restore that find no room; the data lies on another file system.
 
-`test_room.py` runs it as `python -m tests.care.full_vault DATA SMALL`, in a process of its own.
+`test_room.py` runs it in a process of its own: `python -m tests.maintenance.full_vault DATA SMALL`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.care.restore import RESTORING
+from millrace.maintenance.restore import RESTORING
 from tests.cli.program import findings
 from tests.client.harness import SMALL, opened, run
 

@@ -10,18 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.care import bounds
-from millrace.care.backup import Pausing, Rests, Source, Told
-from millrace.care.follow import (
-    Follower,
+from millrace.errors import Refused
+from millrace.maintenance import bounds
+from millrace.maintenance.backup import (
+    Pausing,
+    Rests,
+    Source,
+    Told,
+)
+from millrace.maintenance.scrub import Pace, Scrubber
+from millrace.maintenance.wal_archiver import (
     Following,
+    WalArchiver,
     end_following,
     joined,
     write_following,
 )
-from millrace.care.scrub import Pace, Scrubber
-from millrace.care.watermark import Watermarks, give_back
-from millrace.errors import Refused
+from millrace.maintenance.watermarks import Watermarks, give_back
 from millrace.store.disk import DiskStore
 from millrace.store.sealed import file_name
 from millrace.wal.files import Disk
@@ -52,7 +57,7 @@ class Means:
     sleep: Callable[[float], None]
 
 
-class Warden:
+class Supervisor:
     """Looks after the data of one engine."""
 
     def __init__(
@@ -63,7 +68,7 @@ class Warden:
         self._store = store
         self._identity = identity
         self._held_bytes_max = duties.follow_held_bytes
-        self.follower: Follower | None = None
+        self.follower: WalArchiver | None = None
         """Who archives the log, if it is followed."""
         disk_low = duties.disk_low
         if disk_low is None:
@@ -115,7 +120,7 @@ class Warden:
 
     def begin(self, following: Following) -> None:
         """Go on with the archive where an earlier engine has left it."""
-        self.follower = Follower(
+        self.follower = WalArchiver(
             self._means.disk,
             self._log,
             self._means.lane("millrace-archive"),

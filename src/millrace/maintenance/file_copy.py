@@ -16,8 +16,8 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from millrace import limits
-from millrace.care import bounds
 from millrace.errors import Corrupt, DiskFailed
+from millrace.maintenance import bounds
 from millrace.wal.files import Disk, File
 
 Pause = Callable[[int], None]

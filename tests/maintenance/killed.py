@@ -1,7 +1,7 @@
 """A backup, an archive and a restore, killed before each of their steps on the disk.
 
 Run in a process of its own, which has no threads yet and can be forked:
-`python -m tests.care.killed backup|follow|end|index|time FOLDER`; the last three are restores.
+`python -m tests.maintenance.killed backup|follow|end|index|time FOLDER`. The last three restore.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.care.restore import RESTORING
-from millrace.care.vault import UNFINISHED, Vault
-from millrace.care.verify import verify
+from millrace.maintenance.backup_repository import UNFINISHED, BackupRepository
+from millrace.maintenance.restore import RESTORING
+from millrace.maintenance.verify import verify
 from millrace.settings import Settings
-from tests.care.point import POINTS, Point, held, points
 from tests.cli.program import findings
 from tests.client.harness import SMALL, opened
+from tests.maintenance.point import (
+    POINTS,
+    Point,
+    held,
+    points,
+)
 
 Work = Callable[[], Coroutine[object, object, None]]
 
@@ -88,7 +93,7 @@ def backup(folder: Path) -> int:
 
     step, made = 1, 0
     while killed_at(step, work):
-        vault = Vault(folder / "vault")
+        vault = BackupRepository(folder / "vault")
         if vault.path.exists():
             for number in vault.numbers()[made:]:
                 assert verify(vault.folder_of(number), against=folder / "data").differences == []
@@ -96,7 +101,7 @@ def backup(folder: Path) -> int:
             assert sum(name.name.endswith(UNFINISHED) for name in vault.path.iterdir()) <= 1
         assert findings(folder / "data") == []
         step += 1
-    last = Vault(folder / "vault").numbers()[-1]
+    last = BackupRepository(folder / "vault").numbers()[-1]
     assert verify(folder / "vault" / f"{last:06d}", against=folder / "data").differences == []
     assert not any(name.name.endswith(UNFINISHED) for name in (folder / "vault").iterdir())
     return step

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.care import bounds
-from millrace.care.scrub import Pace, Scrubber
 from millrace.client.millrace import Millrace
+from millrace.maintenance import bounds
+from millrace.maintenance.scrub import Pace, Scrubber
 from millrace.node import Node
 from millrace.settings import Settings
 from tests.cli.program import flip

@@ -12,9 +12,9 @@ import os
 import shutil
 from pathlib import Path
 
-from millrace.care import manifest
-from millrace.care.manifest import Manifest
 from millrace.errors import Corrupt, Exists, Invalid, NotFound
+from millrace.maintenance import manifest
+from millrace.maintenance.manifest import Manifest
 from millrace.wal.file_modes import make_private
 from millrace.wal.files import Lock, RealDisk
 
@@ -26,7 +26,7 @@ SCRATCH = "verifying."
 _DIGITS = 6
 
 
-class Vault:
+class BackupRepository:
     """The backups in a folder; it is made when the first one is."""
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +144,7 @@ class Vault:
 class Draft:
     """A backup that is being made: it gets its name at the end, or is removed."""
 
-    def __init__(self, vault: Vault, final: Path, lock: Lock) -> None:
+    def __init__(self, vault: BackupRepository, final: Path, lock: Lock) -> None:
         self._vault = vault
         self._final = final
         self._lock = lock

@@ -19,14 +19,30 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.care import bounds, chain, manifest, summed
-from millrace.care.copying import Sum, copy, link, write_whole
-from millrace.care.manifest import AsidePart, LogPart, Manifest, Point, SealedPart
-from millrace.care.sealed import check_rows
-from millrace.care.vault import Vault
 from millrace.core.model import Kind
 from millrace.errors import Corrupt, MillraceError, Retry
 from millrace.journal.local import LOCAL
+from millrace.maintenance import (
+    archived_log,
+    bounds,
+    checksummed_json,
+    manifest,
+)
+from millrace.maintenance.backup_repository import BackupRepository
+from millrace.maintenance.file_copy import (
+    Sum,
+    copy,
+    link,
+    write_whole,
+)
+from millrace.maintenance.manifest import (
+    AsidePart,
+    LogPart,
+    Manifest,
+    Point,
+    SealedPart,
+)
+from millrace.maintenance.sealed_checksums import check_rows
 from millrace.store import unreadable
 from millrace.store.disk import DiskStore
 from millrace.store.inspect import Inspection, ReadOnlyCells
@@ -104,7 +120,7 @@ class _Held:
 
 
 async def back_up(
-    source: Source, vault: Vault, lane: IoThread, pause: Rests
+    source: Source, vault: BackupRepository, lane: IoThread, pause: Rests
 ) -> tuple[Path, Manifest]:
     """Make one more backup in the vault; when this returns, it is whole and durable.
 
@@ -169,7 +185,7 @@ class _Copy:
     """The long part of a backup, on a lane."""
 
     def __init__(
-        self, source: Source, vault: Vault, folder: Path, held: _Held, pause: Rests
+        self, source: Source, vault: BackupRepository, folder: Path, held: _Held, pause: Rests
     ) -> None:
         self._source = source
         self._folder = folder
@@ -213,7 +229,7 @@ class _Copy:
         log = [self._take_log(hold, size) for hold, size in self._held.parts]
         index = self._held.index
         assert index is not None, "the index is copied first"
-        end = chain.last_index(self._disk, [part.name for part in log], mark, start)
+        end = archived_log.last_index(self._disk, [part.name for part in log], mark, start)
         made = Manifest(
             format=manifest.FORMAT,
             folder=self._source.identity,
@@ -230,7 +246,7 @@ class _Copy:
         )
         for name in ("index", "log", "sealed", *([unreadable.FOLDER] if aside else [])):
             self._disk.sync_folder(name)
-        write_whole(self._disk, manifest.MANIFEST, summed.encode(made))
+        write_whole(self._disk, manifest.MANIFEST, checksummed_json.encode(made))
         return made
 
     def _take_file(self, number: int, size: int, *, may_be_damaged: bool) -> SealedPart | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.care import full_vault
+from tests.maintenance import full_vault
 from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,13 @@ def test_no_room_for_a_backup_and_for_a_restore(tmp_path: Path) -> None:
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(small)]
     if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False).returncode:
         pytest.skip("this system lets nobody mount a small file system")
-    program = [sys.executable, "-m", "tests.care.full_vault", str(tmp_path / "data"), str(small)]
+    program = [
+        sys.executable,
+        "-m",
+        "tests.maintenance.full_vault",
+        str(tmp_path / "data"),
+        str(small),
+    ]
     done = subprocess.run(
         [*apart, *program],
         cwd=ROOT,

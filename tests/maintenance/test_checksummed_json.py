@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from millrace import errors
-from millrace.care import summed
-from millrace.care.copying import write_whole
+from millrace.maintenance import checksummed_json
+from millrace.maintenance.file_copy import write_whole
 from millrace.testing.disk import SimDisk
 
 
@@ -23,13 +23,13 @@ STATE = _State(1_790_000_000_000, ("sealed/000000000001.arrow",))
 
 def test_what_is_written_is_read() -> None:
     disk = SimDisk(random.Random(1))
-    write_whole(disk, "state", summed.encode(STATE))
-    assert summed.read(disk, "state", _State, hint="begin anew") == STATE
+    write_whole(disk, "state", checksummed_json.encode(STATE))
+    assert checksummed_json.read(disk, "state", _State, hint="begin anew") == STATE
 
 
 def test_no_flipped_bit_and_no_cut_is_believed() -> None:
     disk = SimDisk(random.Random(1))
-    data = summed.encode(STATE)
+    data = checksummed_json.encode(STATE)
     bad = [data[:size] for size in range(len(data))]
     for at in range(len(data) * 8):
         flipped = bytearray(data)
@@ -38,5 +38,5 @@ def test_no_flipped_bit_and_no_cut_is_believed() -> None:
     for one in bad:
         write_whole(disk, "state", one)
         with pytest.raises(errors.Corrupt, match="begin anew") as caught:
-            summed.read(disk, "state", _State, hint="begin anew")
+            checksummed_json.read(disk, "state", _State, hint="begin anew")
         assert caught.value.field == "state"

@@ -9,9 +9,9 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.care.digest import differences, digest
-from millrace.care.looking import Look
-from millrace.care.restore import RESTORING
+from millrace.maintenance.digest import differences, digest
+from millrace.maintenance.offline_folder import Look
+from millrace.maintenance.restore import RESTORING
 from tests.cli.program import flip
 from tests.client.harness import opened, run
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from millrace.care import summed
 from millrace.errors import Corrupt
+from millrace.maintenance import checksummed_json
 from millrace.wal.files import Disk
 from millrace.wal.record import Mark
 
@@ -109,7 +109,7 @@ def read(disk: Disk) -> Manifest:
         Corrupt: it is damaged, or of a later version.
         NotFound: there is none: the backup is not finished, or this is none.
     """
-    manifest = summed.read(disk, MANIFEST, Manifest, hint="use another backup")
+    manifest = checksummed_json.read(disk, MANIFEST, Manifest, hint="use another backup")
     if manifest.format != FORMAT:
         raise Corrupt(
             f"{MANIFEST}: format {manifest.format} is a later version's; use that version",

@@ -13,7 +13,7 @@ from tests.support.timeouts import scaled
 
 @pytest.mark.parametrize("what", ["backup", "follow", "end", "index", "time"])
 def test_killed_before_every_step(tmp_path: Path, what: str) -> None:
-    command = [sys.executable, "-m", "tests.care.killed", what, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.maintenance.killed", what, str(tmp_path)]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         command, cwd=root, capture_output=True, text=True, timeout=scaled(280), check=False

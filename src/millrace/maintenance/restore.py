@@ -18,14 +18,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace.care import chain, manifest
-from millrace.care.archive import archived, reached
-from millrace.care.chain import Cut, Piece, Walk
-from millrace.care.copying import Pause, Sum, at_once, copy, link, sum_of
-from millrace.care.manifest import AsidePart, Manifest, Point
-from millrace.care.sealed import check_file
-from millrace.care.vault import ARCHIVE, UNFINISHED, Vault
 from millrace.errors import Corrupt, Exists, Invalid, NotFound, Refused
+from millrace.maintenance import archived_log, manifest
+from millrace.maintenance.archived_log import Cut, Piece, Walk
+from millrace.maintenance.backup_repository import ARCHIVE, UNFINISHED, BackupRepository
+from millrace.maintenance.file_copy import (
+    Pause,
+    Sum,
+    at_once,
+    copy,
+    link,
+    sum_of,
+)
+from millrace.maintenance.manifest import AsidePart, Manifest, Point
+from millrace.maintenance.sealed_checksums import check_file
+from millrace.maintenance.wal_archive import archived, reached
 from millrace.store import unreadable
 from millrace.store.sealed import file_name
 from millrace.wal.files import Disk, RealDisk
@@ -100,7 +107,7 @@ def _candidates(path: Path) -> list[Path]:
         return [path]
     if not os.path.isdir(path):
         raise NotFound(f"there is no backup {path}", field="backup")
-    vault = Vault(path)
+    vault = BackupRepository(path)
     return [vault.folder_of(number) for number in reversed(vault.numbers())]
 
 
@@ -142,7 +149,7 @@ def _plan(
     own: list[Piece] = []
     for part in known.log:
         _check_part(disk, part.name, part.size, part.crc, pause)
-        piece = chain.piece_of(disk, part.name)
+        piece = archived_log.piece_of(disk, part.name)
         if piece is None:
             raise Corrupt(f"{part.name}: it has no header", field=part.name)
         own.append(piece)
@@ -150,9 +157,11 @@ def _plan(
     least = own[-1].header.generation if own else 0
     beside = [piece for piece in archived(vault) if piece.header.generation >= least]
     others = [piece for piece in more if piece.header.generation >= least]
-    pieces = chain.merge(own, beside, others)
+    pieces = archived_log.merge(own, beside, others)
     walk = Walk(pieces)
-    found = chain.cut(walk, known.start, known.mark, index=target.index, time_ms=target.time_ms)
+    found = archived_log.cut(
+        walk, known.start, known.mark, index=target.index, time_ms=target.time_ms
+    )
     covered = known.end.time_ms
     until = reached(vault) if beside else None
     if until is not None and walk.gap is None and not others:

@@ -16,8 +16,8 @@ from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
-from tests.care.test_backup import bodies
 from tests.client.harness import SMALL, Clock, eventually, opened, run
+from tests.maintenance.test_backup import bodies
 
 PATIENT = Settings(segment_bytes=1024 * 1024, log_segments_max=64, follow_held_bytes=1 << 30)
 TIGHT = Settings(segment_bytes=1024 * 1024, follow_held_bytes=0)

@@ -15,13 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from millrace.care.chain import Piece, piece_of
-from millrace.care.copying import Tally
-from millrace.care.digest import ShardDigest, differences, digest
-from millrace.care.looking import Look
-from millrace.care.restore import Plan, Target, find_plan, lay_out
-from millrace.care.vault import SCRATCH, UNFINISHED
 from millrace.errors import Exists, Refused, Retry
+from millrace.maintenance.archived_log import Piece, piece_of
+from millrace.maintenance.backup_repository import SCRATCH, UNFINISHED
+from millrace.maintenance.digest import ShardDigest, differences, digest
+from millrace.maintenance.file_copy import Tally
+from millrace.maintenance.offline_folder import Look
+from millrace.maintenance.restore import (
+    Plan,
+    Target,
+    find_plan,
+    lay_out,
+)
 from millrace.wal.files import Lock, RealDisk
 from millrace.wal.segment_pool import SEGMENT_SUFFIX
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from millrace.care import chain
-from millrace.care.chain import Piece, Walk
-from millrace.care.manifest import Point
-from millrace.care.restore import lay_log
 from millrace.core.changes import Batch, Changes, Entry
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 from millrace.journal.local import LOCAL
+from millrace.maintenance import archived_log
+from millrace.maintenance.archived_log import Piece, Walk
+from millrace.maintenance.manifest import Point
+from millrace.maintenance.restore import lay_log
 from millrace.wal.files import RealDisk
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
@@ -48,8 +48,8 @@ def write(folder: Path) -> list[Piece]:
         if record is RECORDS[0]:
             log.roll()
     log.close()
-    found = [chain.piece_of(disk, f"log/{name}") for name in disk.names("log")]
-    return chain.merge(piece for piece in found if piece is not None)
+    found = [archived_log.piece_of(disk, f"log/{name}") for name in disk.names("log")]
+    return archived_log.merge(piece for piece in found if piece is not None)
 
 
 def restored(folder: Path) -> list[tuple[GroupId, int]]:
@@ -80,7 +80,7 @@ def test_entries_up_to_the_point_and_no_other(
     tmp_path: Path, index: int | None, time_ms: int | None, count: int
 ) -> None:
     pieces = write(tmp_path / "log-of")
-    found = chain.cut(Walk(pieces), Point(0, 0), None, index=index, time_ms=time_ms)
+    found = archived_log.cut(Walk(pieces), Point(0, 0), None, index=index, time_ms=time_ms)
     disk = RealDisk(tmp_path / "again")
     disk.make_folder("log")
     lay_log(pieces, found, disk)

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from millrace.care import bounds
 from millrace.errors import Full
+from millrace.maintenance import bounds
 
 _logger = logging.getLogger("millrace")
 

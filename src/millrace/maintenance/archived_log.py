@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from millrace.care.manifest import Point
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import ENTRY, decode_entries
 from millrace.errors import Corrupt, Exists
 from millrace.journal.local import LOCAL
 from millrace.limits import SECTOR_BYTES
+from millrace.maintenance.manifest import Point
 from millrace.wal.files import Disk
 from millrace.wal.record import (
     DATA,
