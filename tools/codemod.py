@@ -50,6 +50,7 @@ FIXED = (
     "newsfragments/",
     "tests/frozen/golden/",
     "tests/tools/test_codemod.py",
+    "tools/codemod.py",
     "tools/moves/",
     "uv.lock",
     "requirements.lock",

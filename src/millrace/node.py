@@ -36,6 +36,11 @@ from millrace.core.model import (
 from millrace.core.receipt import Receipt, prove, seal, unseal
 from millrace.core.topic_cells import TopicCell
 from millrace.core.view import View
+from millrace.engine.checkpointer import Checkpointer, Pace
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.dead_letter_mover import DeadLetterMover
+from millrace.engine.request import Request
+from millrace.engine.topic_forwarder import TopicForwarder
 from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError, Refused
 from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
@@ -48,11 +53,6 @@ from millrace.maintenance.supervisor import Duties, Means, Supervisor
 from millrace.maintenance.wal_archiver import read_following
 from millrace.maintenance.watermarks import memory_used
 from millrace.settings import Settings
-from millrace.shard.forwarder import Forwarder
-from millrace.shard.host import Host
-from millrace.shard.keeper import Keeper, Pace
-from millrace.shard.mover import Mover
-from millrace.shard.request import Request
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
@@ -228,18 +228,18 @@ class Node:
         self.writer = LogWriter(log, self._writing, recovery.hand_over())
         epoch, history = await self._begin_epoch(recovery, forked=is_fork)
         journal = LocalJournal(LOCAL, epoch, history, Index(store.applied(LOCAL)), self.writer)
-        self._host = Host(journal, store, ports.now_ms)
+        self._host = CommitLoop(journal, store, ports.now_ms)
         pace = Pace(
             settings.checkpoint_seconds,
             settings.checkpoint_log_bytes,
             settings.log_segments_unsealed,
         )
-        self._mover = Mover(self._host, store, self.reading)
-        self.forwarder = Forwarder(
+        self._mover = DeadLetterMover(self._host, store, self.reading)
+        self.forwarder = TopicForwarder(
             self._host, store, self.reading, ports.now_ms, journal.record_bytes_max
         )
         self.warden = self._make_warden()
-        self._keeper = Keeper(
+        self._keeper = Checkpointer(
             log,
             store,
             cells,
@@ -355,7 +355,7 @@ class Node:
 
     # --- What the engine asks -------------------------------------------------------------------
 
-    def host_of(self, shard: ShardId) -> Host:
+    def host_of(self, shard: ShardId) -> CommitLoop:
         """The host that decides for a shard."""
         return self._host
 
@@ -412,7 +412,7 @@ class Node:
         return prove(shard, history, number, self._secret, session=session)
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> Checkpointer:
         """Who looks after log and store."""
         return self._keeper
 

@@ -21,8 +21,8 @@ from millrace.node import Node, real_ports
 from millrace.server.access import make_token
 from millrace.settings import Settings
 from tests.cli.desk import SECONDS, SEGMENT_BYTES, Desk
+from tests.engine.poison import publish_poison
 from tests.pipeline.scene import KIND
-from tests.shard.poison import publish_poison
 from tests.support.timeouts import scaled
 
 

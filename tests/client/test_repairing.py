@@ -20,7 +20,7 @@ from millrace.core.model import Kind
 from millrace.node import Node, real_ports
 from tests.client.harness import SMALL, eventually, opened, run
 from tests.client.test_reading import seal
-from tests.shard.poison import ask, poison, publish_poison
+from tests.engine.poison import ask, poison, publish_poison
 
 
 async def poisoned(path: Path, *, shards: int = 1, keyed: bool = False) -> None:

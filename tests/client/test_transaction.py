@@ -12,9 +12,9 @@ from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.transaction import Transaction
 from millrace.core.model import Epoch, GroupId, History, Index, ShardId
+from millrace.engine.commit_loop import CommitLoop
 from millrace.journal.local import LocalJournal
 from millrace.node import LOCAL, Node, real_ports
-from millrace.shard.host import Host
 from tests.client.harness import SMALL, embedded, opened, run
 
 
@@ -259,10 +259,10 @@ def test_what_is_of_another_millrace_is_refused(tmp_path: Path) -> None:
 class TwoGroups(Node):
     """A node whose second queue is decided elsewhere."""
 
-    def host_of(self, shard: ShardId) -> Host:
+    def host_of(self, shard: ShardId) -> CommitLoop:
         return self.other if shard == 2 else super().host_of(shard)
 
-    other: Host
+    other: CommitLoop
 
 
 def test_two_commit_groups_are_refused(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_two_commit_groups_are_refused(tmp_path: Path) -> None:
             lease = (await here.lease())[0]
             history = History(bytes(16))
             journal = LocalJournal(GroupId(1), Epoch(1), history, Index(0), node.writer)
-            node.other = Host(journal, node.store, node.now_ms)
+            node.other = CommitLoop(journal, node.store, node.now_ms)
             t = m.transaction()
             t.settle(lease)
             t.publish(there, b"x")

@@ -46,9 +46,9 @@ from millrace.core.model import (
 )
 from millrace.core.spec import SpecPart
 from millrace.core.view import View
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.request import Request
 from millrace.journal.local import LocalJournal
-from millrace.shard.host import Host
-from millrace.shard.request import Request
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.check_journal import append
 from millrace.testing.group import through_bytes
@@ -86,7 +86,7 @@ class Node:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         self.clock = loop.clock
-        self.host = Host(self.journal, self.store, self.clock.now_ms)
+        self.host = CommitLoop(self.journal, self.store, self.clock.now_ms)
 
     async def found(self, *, keyed: bool = False) -> None:
         """A catalog and a queue."""
@@ -498,7 +498,7 @@ def test_an_entry_of_another_leader_is_never_taken_for_our_own() -> None:
         assert node.late is not None
         await node.host.stop()
         journal = TreacherousJournal(A, Epoch(2), HISTORY, node.store.applied(A), node.world.writer)
-        node.host = Host(journal, node.store, node.clock.now_ms)
+        node.host = CommitLoop(journal, node.store, node.clock.now_ms)
         node.late = journal
         ours = node.ask(publish(b"ours"))
         await node.turn()
@@ -638,7 +638,7 @@ def test_settles_use_the_reserve_although_publishes_wait_beside_them() -> None:
             LOCAL, Epoch(2), HISTORY, node.store.applied(LOCAL), node.world.writer
         )
         journal.reserves = []
-        node.host = Host(journal, node.store, node.clock.now_ms)
+        node.host = CommitLoop(journal, node.store, node.clock.now_ms)
         node.world.fill(spare=limits.RECORD_SLACK_BYTES + 8 * KIB)
         left = node.world.log.room(reserve=False) - limits.RECORD_SLACK_BYTES
         assert 7 * KIB < left < 50 * 256, "room for a publish, not for the settles beside it"

@@ -38,7 +38,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
-from millrace.shard import fetch
+from millrace.engine import prefetch
 from tests.journal.harness import HISTORY, run
 from tests.journal.test_host import QUEUE, Node, error_of, make_node, publish
 from tests.support.timeouts import scaled
@@ -158,7 +158,7 @@ def test_nobody_is_judged_again_without_something_new(monkeypatch: pytest.Monkey
             judged.append(command)
             return decide(desk, shard, command)
 
-        monkeypatch.setattr(fetch, "decide", noted)
+        monkeypatch.setattr(prefetch, "decide", noted)
         await node.done(Settle(lease.lease, BitMap64([1]), HISTORY), object)
         assert [type(command) for command in judged] == [Settle]
 
@@ -357,7 +357,7 @@ def test_a_need_for_the_same_thing_twice_ends_the_host(monkeypatch: pytest.Monke
     async def main() -> None:
         node = make_node()
         await node.found()
-        monkeypatch.setattr(fetch, "decide", lambda *_: Need(QUEUE, rows=(1,)))
+        monkeypatch.setattr(prefetch, "decide", lambda *_: Need(QUEUE, rows=(1,)))
         future = node.ask(Lease(1, 60_000))
         await node.turn()
         assert isinstance(error_of(future), errors.Fatal)

@@ -12,11 +12,11 @@ from millrace.core.codec import decode_entries
 from millrace.core.commands import CreateQueue, Found, Publish
 from millrace.core.model import CATALOG, Epoch, Index, Message, QueueSpec, Row, ShardId
 from millrace.core.view import View
+from millrace.engine.checkpointer import Checkpointer, Pace
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.request import Request
 from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
-from millrace.shard.host import Host
-from millrace.shard.keeper import Keeper, Pace
-from millrace.shard.request import Request
 from millrace.store.disk import DiskStore
 from millrace.store.memory import MemoryCells
 from millrace.testing.check_journal import append
@@ -59,11 +59,11 @@ class Member:
         self.filler = LateJournal(B, Epoch(epoch), HISTORY, self.store.applied(B), self.writer)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
-        self.host = Host(self.journal, self.store, loop.clock.now_ms)
+        self.host = CommitLoop(self.journal, self.store, loop.clock.now_ms)
         pace = Pace(
             checkpoint_seconds=1.0, checkpoint_log_bytes=1 << 30, segments_unsealed=UNSEALED
         )
-        self.keeper = Keeper(
+        self.keeper = Checkpointer(
             self.log, self.store, cells, self.writer, self.caring, self.host, recovery.facts, pace
         )
         self.keeper.start()

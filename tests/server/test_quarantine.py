@@ -12,8 +12,8 @@ from millrace.node import Node, real_ports
 from tests.cli.desk import Desk
 from tests.client.harness import SMALL
 from tests.client.test_repairing import poisoned
+from tests.engine.poison import publish_poison
 from tests.server.process import Process
-from tests.shard.poison import publish_poison
 
 QUEUES = "/v1/spaces/default/queues"
 

@@ -12,7 +12,7 @@ from millrace.node import Node
 from millrace.testing.simulator_machine import Fault, draw_plan
 from millrace.testing.simulator_run import Run
 from millrace.testing.workload_spoilers import Spoiler
-from tests.shard.poison import publish_poison
+from tests.engine.poison import publish_poison
 from tests.simulation.harness import Bench, Script, at_every_step
 
 

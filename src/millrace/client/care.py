@@ -19,6 +19,7 @@ from millrace.core import exact
 from millrace.core.block import Block
 from millrace.core.commands import Publish, Transaction
 from millrace.core.model import CATALOG, Headers, Message, ShardId
+from millrace.engine.request import Request
 from millrace.errors import Closed, Invalid
 from millrace.maintenance.backup import (
     Rests,
@@ -39,7 +40,6 @@ from millrace.maintenance.verify import verify as look_at
 from millrace.meter import Gauges
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
-from millrace.shard.request import Request
 from millrace.wal.files import RealDisk
 from millrace.wal.io_thread import IoThread
 

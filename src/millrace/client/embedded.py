@@ -45,6 +45,10 @@ from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import View, number, number_key
+from millrace.engine import damage
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.forward_waiters import Fates
+from millrace.engine.request import Request, brings
 from millrace.errors import (
     AcrossGroups,
     Closed,
@@ -56,10 +60,6 @@ from millrace.errors import (
     Stale,
 )
 from millrace.node import Node
-from millrace.shard import damage
-from millrace.shard.arrivals import Fates
-from millrace.shard.host import Host
-from millrace.shard.request import Request, brings
 from millrace.store.scanning import Scan
 from millrace.store.unreadable import Unreadable
 from millrace.wire.calls import Named
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _check_own(host: Host, request: Request) -> None:
+def _check_own(host: CommitLoop, request: Request) -> None:
     """Refuse a command whose rows have too many values of their own.
 
     Raises:

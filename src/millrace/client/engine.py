@@ -22,9 +22,9 @@ from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, Sh
 from millrace.core.receipt import Proved, Receipt
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.engine.forward_waiters import Fates
 from millrace.errors import MillraceError
 from millrace.meter import Gauges
-from millrace.shard.arrivals import Fates
 from millrace.wire.calls import Named
 
 if TYPE_CHECKING:

@@ -41,10 +41,10 @@ from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, Sh
 from millrace.core.receipt import Proved, Receipt, read, write
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.engine.forward_waiters import Fates
+from millrace.engine.request import undo_of
 from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
 from millrace.meter import Gauges
-from millrace.shard.arrivals import Fates
-from millrace.shard.request import undo_of
 from millrace.wire import calls
 from millrace.wire.calls import Ask, Call, Named, Speak, Tell
 

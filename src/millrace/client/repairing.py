@@ -27,10 +27,10 @@ from millrace.core.fold import Reader
 from millrace.core.model import Kind, ShardId
 from millrace.core.quarantine import STATE
 from millrace.core.quarantine_commands import EndQuarantine, Mend
+from millrace.engine import damage
+from millrace.engine.request import Request
 from millrace.errors import Exists, Invalid
 from millrace.node import Node
-from millrace.shard import damage
-from millrace.shard.request import Request
 from millrace.store.unreadable import Unreadable
 from millrace.wal.files import RealDisk
 

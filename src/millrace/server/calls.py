@@ -27,6 +27,7 @@ from millrace.core.fold import Reader
 from millrace.core.leased_commands import Replace
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
+from millrace.engine.request import Request
 from millrace.errors import (
     Closed,
     Denied,
@@ -46,7 +47,6 @@ from millrace.server.keeping import Keeping
 from millrace.server.moved import check_moved
 from millrace.server.questions import answer_to, ask
 from millrace.server.verbs import Caller
-from millrace.shard.request import Request
 from millrace.wire import calls
 from millrace.wire.answers import ANSWERS
 from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell

@@ -9,10 +9,10 @@ import pytest
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.commands import PublishStaged
 from millrace.core.model import Message, ShardId
+from millrace.engine.request import Request
 from millrace.errors import Quarantined
-from millrace.shard.request import Request
 from millrace.store.sealed import FOLDER, file_number, read_lines
-from tests.shard.test_keeper import AMPLE, BODIES, Machine
+from tests.engine.test_checkpointer import AMPLE, BODIES, Machine
 
 
 def file_of(machine: Machine, shard: int) -> tuple[str, int]:

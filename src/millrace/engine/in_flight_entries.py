@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from millrace.core.decide import Answer
 from millrace.core.model import Index
+from millrace.engine.request import Request
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, Refused, Retry, TooLarge
-from millrace.shard.request import Request
 
 Result = Answer | Refused | Retry | Corrupt
 
@@ -29,7 +29,7 @@ class _Flight:
     answers: Answers
 
 
-class Ahead:
+class InFlightEntries:
     """The entries of one host that are not committed, oldest first."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from millrace.core.view import View
 from millrace.errors import Fatal
 
 
-class Beside(Protocol):
+class CommitListener(Protocol):
     """Moves rows of a group's shards from one to another."""
 
     def stir(self, view: View, batch: Batch | None) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core.model import GroupId
+from millrace.engine.commit_loop import CommitLoop
 from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
 from millrace.maintenance.supervisor import Supervisor
-from millrace.shard.host import Host
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
 from millrace.wal.io_thread import IoThread
@@ -34,7 +34,7 @@ class Pace:
     segments_unsealed: int
 
 
-class Keeper:
+class Checkpointer:
     """Looks after one node's log and store."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Keeper:
         cells: Cells,
         writer: LogWriter,
         lane: IoThread,
-        host: Host,
+        host: CommitLoop,
         facts: dict[GroupId, bytes],
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,

@@ -10,8 +10,8 @@ from millrace.core.block import Block
 from millrace.core.column import Column
 from millrace.core.commands import Publish, Stage
 from millrace.core.model import ShardId
+from millrace.engine.request import Request
 from millrace.node import Node
-from millrace.shard.request import Request
 
 
 def poison(size: int = 3000) -> Block:

@@ -96,7 +96,7 @@ class _Wait:
         return True
 
 
-class Arrivals:
+class ForwardWaiters:
     """Those who wait for one topic, and its newest results."""
 
     def __init__(self) -> None:

@@ -23,24 +23,29 @@ from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
+from millrace.engine import damage
+from millrace.engine.commit_listener import CommitListener
+from millrace.engine.damage import Reports
+from millrace.engine.in_flight_entries import Answers, InFlightEntries, Result
+from millrace.engine.inbox import Inbox
+from millrace.engine.prefetch import decide_fetching, fetch_keys
+from millrace.engine.request import (
+    Request,
+    ignore,
+    size_of_cells,
+    undo_of,
+)
+from millrace.engine.view_cache import Unseen, load_view, views_to_drop
+from millrace.engine.waiters import is_empty
+from millrace.engine.waiting_room import WaitingRoom
 from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, detached
 from millrace.journal.base import Journal
-from millrace.shard import damage
-from millrace.shard.ahead import Ahead, Answers, Result
-from millrace.shard.beside import Beside
-from millrace.shard.damage import Reports
-from millrace.shard.fetch import decide_fetching, fetch_keys
-from millrace.shard.inbox import Inbox
-from millrace.shard.request import Request, ignore, size_of_cells, undo_of
-from millrace.shard.views import Unseen, load_view, views_to_drop
-from millrace.shard.waiters import is_empty
-from millrace.shard.waiting_room import WaitingRoom
 from millrace.store.base import Store
 from millrace.store.unreadable import Unreadable
 from millrace.wal.record import Position
 
 
-class Host:
+class CommitLoop:
     """Decides for one commit group, until it is stopped."""
 
     def __init__(self, journal: Journal, store: Store, now_ms: Callable[[], int]) -> None:
@@ -56,14 +61,14 @@ class Host:
             record_bytes_max=journal.record_bytes_max,
         )
         self._taken: list[Request] = []
-        self._ahead = Ahead()
+        self._ahead = InFlightEntries()
         self._waiting = WaitingRoom(self._loop, now_ms, self._views, self._woken, self._tired)
         self._unseen = Unseen(store)
         self._pumping = False
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
-        self._beside: list[Beside] = []
+        self._beside: list[CommitListener] = []
         self._reports = Reports(self._ask)
         self._damaged: dict[int, Corrupt] = {}
         self.short_of_space = False
@@ -146,7 +151,7 @@ class Host:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
         self._after_commit = call
 
-    def tell(self, other: Beside) -> None:
+    def tell(self, other: CommitListener) -> None:
         """Have `other` told what happens from now on."""
         self._beside.append(other)
 

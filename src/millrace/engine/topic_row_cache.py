@@ -62,7 +62,7 @@ class _Fresh(NamedTuple):
         return self.first + self.block.count - 1
 
 
-class Shelf:
+class TopicRowCache:
     """The newest rows of one topic, up to a bound in bytes."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from millrace.core.commands import (
     Transaction,
 )
 from millrace.core.model import Kind, LeaseId, Message, ShardId
-from millrace.shard.request import Request
+from millrace.engine.request import Request
 from tests.client.harness import opened, run
 
 SHARD = ShardId(1)

@@ -15,8 +15,8 @@ from millrace.core.commands import Command
 from millrace.core.model import ShardId
 from millrace.core.quarantine import REPAIR
 from millrace.core.quarantine_commands import Quarantine
+from millrace.engine.request import Request, ignore
 from millrace.errors import Quarantined
-from millrace.shard.request import Request, ignore
 from millrace.store.unreadable import Unreadable
 
 _logger = logging.getLogger("millrace")

@@ -13,13 +13,13 @@ from millrace.core.commands import Command, Lease, Publish
 from millrace.core.model import Kind, ShardId
 from millrace.core.quarantine_commands import EndQuarantine, Mend
 from millrace.core.view import number_key
+from millrace.engine.request import Request
 from millrace.errors import Quarantined
 from millrace.node import Node
-from millrace.shard.request import Request
 from millrace.store.place import UNREADABLE
-from tests.shard.poison import ask, poison, publish_poison
-from tests.shard.test_keeper import AMPLE, BODIES, Machine
-from tests.shard.test_keeper_damage import file_of, settle_all, share_a_file
+from tests.engine.poison import ask, poison, publish_poison
+from tests.engine.test_checkpointer import AMPLE, BODIES, Machine
+from tests.engine.test_checkpointer_damage import file_of, settle_all, share_a_file
 
 
 async def command(node: Node, shard: int, command: Command) -> object:

@@ -12,11 +12,11 @@ from millrace.core.commands import Need
 from millrace.core.desk import Desk
 from millrace.core.model import ShardId
 from millrace.core.view import View
+from millrace.engine.in_flight_entries import Answers, Result
+from millrace.engine.request import Request
+from millrace.engine.timer import Timer
+from millrace.engine.waiters import Waiters, is_empty
 from millrace.errors import Full
-from millrace.shard.ahead import Answers, Result
-from millrace.shard.alarm import Alarm
-from millrace.shard.request import Request
-from millrace.shard.waiters import Waiters, is_empty
 
 
 class WaitingRoom:
@@ -38,8 +38,8 @@ class WaitingRoom:
         self._loop = loop
         self._now_ms = now_ms
         self._views = views
-        self._alarm = Alarm(loop, woken)
-        self._patience = Alarm(loop, tired)
+        self._alarm = Timer(loop, woken)
+        self._patience = Timer(loop, tired)
         self._armed: dict[ShardId, float] = {}
         """Where to look, and when."""
         self._ends: list[tuple[float, ShardId]] = []

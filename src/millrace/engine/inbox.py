@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from millrace import limits
 from millrace.core.commands import Tick
 from millrace.core.model import ShardId
+from millrace.engine.request import Request
 from millrace.errors import Full, TooLarge
-from millrace.shard.request import Request
 
 
 class Inbox:

@@ -17,18 +17,18 @@ from millrace.core.changes import Batch
 from millrace.core.commands import Bury
 from millrace.core.model import Message, ShardId
 from millrace.core.view import View
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.request import Request
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge
-from millrace.shard.host import Host
-from millrace.shard.request import Request
 from millrace.store.base import Store
 from millrace.store.unreadable import Unreadable
 from millrace.wal.io_thread import IoThread
 
 
-class Mover:
+class DeadLetterMover:
     """Takes the dead letters of a group's queues to where they go."""
 
-    def __init__(self, host: Host, store: Store, reading: IoThread) -> None:
+    def __init__(self, host: CommitLoop, store: Store, reading: IoThread) -> None:
         self._host = host
         self._store = store
         self._reading = reading

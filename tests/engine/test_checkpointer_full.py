@@ -13,7 +13,12 @@ from millrace.errors import Full
 from millrace.store.memory import Room
 from millrace.store.sealed import FOLDER
 from millrace.testing.disk import Effect
-from tests.shard.test_keeper import AMPLE, BODIES, Machine, bodies
+from tests.engine.test_checkpointer import (
+    AMPLE,
+    BODIES,
+    Machine,
+    bodies,
+)
 
 LAZY = replace(AMPLE, log_segments_max=24, log_segments_unsealed=8, checkpoint_seconds=1)
 """As many segments are left alone as the disk has room for."""

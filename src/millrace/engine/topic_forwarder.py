@@ -31,11 +31,22 @@ from millrace.core.topic import passed_by_all
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
+from millrace.engine.commit_loop import CommitLoop
+from millrace.engine.forward_waiters import (
+    Fates,
+    ForwardWaiters,
+    Places,
+    Result,
+)
+from millrace.engine.request import Request, size_of
+from millrace.engine.topic_row_cache import (
+    Bounds,
+    Chunk,
+    Rows,
+    TopicRowCache,
+    read,
+)
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge, detached
-from millrace.shard.arrivals import Arrivals, Fates, Places, Result
-from millrace.shard.host import Host
-from millrace.shard.request import Request, size_of
-from millrace.shard.shelf import Bounds, Chunk, Rows, Shelf, read
 from millrace.store.unreadable import Unreadable
 from millrace.wal.io_thread import IoThread
 
@@ -46,8 +57,8 @@ class _Line:
     """One topic at work."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
-        self.arrivals = Arrivals()
+        self.shelf = TopicRowCache()
+        self.arrivals = ForwardWaiters()
         self.task: asyncio.Task[None] | None = None
         self.refused: dict[int, MillraceError] = {}
         """Subscriptions that wait for the next tick, and why."""
@@ -60,12 +71,12 @@ class _Line:
         self.filters: dict[str, Filter | None] = {}
 
 
-class Forwarder:
+class TopicForwarder:
     """Forwards what was published to a group's topics."""
 
     def __init__(
         self,
-        host: Host,
+        host: CommitLoop,
         rows: Rows,
         reading: IoThread,
         now_ms: Callable[[], int],

@@ -14,8 +14,8 @@ from millrace.core.group_list import numbers_of
 from millrace.core.model import ShardId
 from millrace.core.points import Name
 from millrace.core.view import View
+from millrace.engine.request import Request
 from millrace.errors import Corrupt, Fatal, Refused, Retry, detached
-from millrace.shard.request import Request
 from millrace.store.base import Store
 
 

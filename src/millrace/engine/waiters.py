@@ -27,7 +27,7 @@ from millrace.core.draft import Draft
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Receive
 from millrace.core.view import View
-from millrace.shard.request import Request
+from millrace.engine.request import Request
 
 
 @dataclass(slots=True)

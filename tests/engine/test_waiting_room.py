@@ -8,8 +8,8 @@ from millrace import limits
 from millrace.core.commands import Lease
 from millrace.core.model import Epoch, History, ShardId
 from millrace.core.view import View
-from millrace.shard.request import Request
-from millrace.shard.waiting_room import WaitingRoom
+from millrace.engine.request import Request
+from millrace.engine.waiting_room import WaitingRoom
 
 NOW_MS = 1_000_000
 SOON, LATE = ShardId(1), ShardId(2)

@@ -11,8 +11,8 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace.core.model import Row, ShardId
+from millrace.engine.topic_row_cache import Bounds, read
 from millrace.errors import Corrupt
-from millrace.shard.shelf import Bounds, read
 from millrace.store.memory_shard import arrow_rows
 from millrace.store.unreadable import Unreadable
 

@@ -12,7 +12,7 @@ _SOON_SECONDS = 0.001
 """Timers may ring a little early: what is not over then is looked at again after this time."""
 
 
-class Alarm:
+class Timer:
     """Makes a call at the soonest of the times that it was set to, and is unset then.
 
     What follows the last call closely waits a little, so that one call does for many times.

@@ -7,8 +7,8 @@ import asyncio
 from millrace import limits
 from millrace.core.commands import Lease
 from millrace.core.model import ShardId
-from millrace.shard.request import Request
-from millrace.shard.waiters import Waiters
+from millrace.engine.request import Request
+from millrace.engine.waiters import Waiters
 
 SHARD = ShardId(7)
 
