@@ -28,7 +28,7 @@ from millrace.core.session_commands import (
     ResumeSession,
     SessionRef,
 )
-from millrace.wire.calls import Ask, Speak
+from millrace.rpc.calls import Ask, Speak
 from tests.client.harness import SMALL, embedded, eventually, run
 from tests.server.calls_site import served
 from tests.server.process import Process

@@ -12,9 +12,9 @@ from millrace.client.line_socket import _Speech
 from millrace.core.commands import Publish, Settle
 from millrace.core.model import LeaseId, Message, ShardId
 from millrace.errors import Forged
-from millrace.wire.calls import Ask
-from millrace.wire.codec import read_calls
-from millrace.wire.frames import Splitter
+from millrace.rpc.calls import Ask
+from millrace.rpc.codec import read_calls
+from millrace.rpc.frames import Splitter
 
 GOOD = Ask(ShardId(7), 0, Publish((Message(b"x"),)))
 REFUSED = Ask(ShardId(7), 0, Settle(LeaseId(1), BitMap64([1]), b"h" * 16, on_time=False))

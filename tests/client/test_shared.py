@@ -26,10 +26,10 @@ from millrace.core.commands import Lease, Settle
 from millrace.core.model import LeaseId
 from millrace.core.receipt import Proved
 from millrace.maintenance.backup import Rests
+from millrace.rpc.calls import ListSpaces
+from millrace.rpc.codec import Sheet, read_calls
+from millrace.rpc.frames import Blobs, Splitter, frame
 from millrace.server.local import Local
-from millrace.wire.calls import ListSpaces
-from millrace.wire.codec import Sheet, read_calls
-from millrace.wire.frames import Blobs, Splitter, frame
 from tests.client.harness import SMALL, eventually, opened, run
 from tests.support.timeouts import scaled
 

@@ -26,17 +26,17 @@ from millrace.cli import ending
 from millrace.cli.program import program
 from millrace.client.settings import QueueSettings
 from millrace.core.model import ShardId
+from millrace.rpc.answers import ANSWERS as ANSWER_CODEC
+from millrace.rpc.calls import CALLS, Ask
+from millrace.rpc.codec import Sheet
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.frames import Blobs
 from millrace.server.config import ServerSettings
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.openapi import describe
 from millrace.server.rest.problem import answer_error
 from millrace.settings import Settings
-from millrace.wire.answers import ANSWERS as ANSWER_CODEC
-from millrace.wire.calls import CALLS, Ask
-from millrace.wire.codec import Sheet
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs
-from tests.wire.samples import ANSWERS, COMMANDS
+from tests.rpc.samples import ANSWERS, COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "millrace"

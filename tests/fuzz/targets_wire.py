@@ -6,8 +6,8 @@ from random import Random
 
 from millrace import limits
 from millrace.errors import Refused
-from millrace.wire.codec import read_call, split_calls
-from millrace.wire.frames import Splitter
+from millrace.rpc.codec import read_call, split_calls
+from millrace.rpc.frames import Splitter
 from tests.fuzz.mutate import mutated, pieces
 from tests.fuzz.test_parsers import _answer, _answers, _frames
 

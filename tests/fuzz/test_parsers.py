@@ -24,6 +24,9 @@ from millrace.core.model import History, LeaseId, Seq, ShardId
 from millrace.core.model import Position as Place
 from millrace.core.receipt import Receipt, seal, unseal
 from millrace.errors import Forged, Invalid, MillraceError, Refused
+from millrace.rpc.calls import Ask
+from millrace.rpc.codec import Sheet, read_answers, read_calls
+from millrace.rpc.frames import Splitter
 from millrace.server import config, record
 from millrace.server.access import judge, make_token, parse_rule
 from millrace.server.address import parse_address
@@ -51,11 +54,8 @@ from millrace.server.rest.events import _position_in
 from millrace.server.sns.all import SNS
 from millrace.server.sqs.all import SQS
 from millrace.server.tls import validity_of
-from millrace.wire.calls import Ask
-from millrace.wire.codec import Sheet, read_answers, read_calls
-from millrace.wire.frames import Splitter
 from tests.fuzz.mutate import SEED, pieces, spoiled, text
-from tests.wire.samples import COMMANDS, SHARD
+from tests.rpc.samples import COMMANDS, SHARD
 
 REQUESTS = [
     b"POST /v1/x?a=b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nContent-Length: 5\r\n\r\nhello",

@@ -20,11 +20,16 @@ import pyarrow as pa
 import pytest
 
 from millrace.core.commands import Command
-from millrace.wire.calls import Ask, Call, FindQueue, ListQueues
-from millrace.wire.codec import Sheet
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    FindQueue,
+    ListQueues,
+)
+from millrace.rpc.codec import Sheet
 from tests.fuzz.mutate import SEED, mutated, rounds
+from tests.rpc.samples import COMMANDS, SHARD
 from tests.server.rest.harness import Answer, Served, served, until
-from tests.wire.samples import COMMANDS, SHARD
 
 SPACE = "/v1/spaces/default"
 ORDERS = f"{SPACE}/queues/orders"

@@ -22,13 +22,13 @@ from millrace.core.session_commands import (
     SessionRef,
 )
 from millrace.errors import Full, Gone
+from millrace.rpc.calls import Ask, Tell
+from millrace.rpc.codec import Status, read_answers
+from millrace.rpc.frames import Splitter
 from millrace.server.access import Principal, parse_rule
 from millrace.server.calls import Service, Talk
 from millrace.server.local import Local
 from millrace.server.verbs import Caller
-from millrace.wire.calls import Ask, Tell
-from millrace.wire.codec import Status, read_answers
-from millrace.wire.frames import Splitter
 from tests.server.rest.harness import SMALL, until
 
 ROOT = Principal("root", (parse_rule("allow * */*"),))

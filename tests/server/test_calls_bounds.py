@@ -14,14 +14,24 @@ from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import engine_of
 from millrace.core.commands import Lease
 from millrace.core.model import Row, ShardId
+from millrace.rpc.answers import ANSWERS
+from millrace.rpc.calls import (
+    CALLS,
+    Ask,
+    Call,
+    Peek,
+)
+from millrace.rpc.codec import (
+    ROWS,
+    Sheet,
+    Status,
+    read_answers,
+)
+from millrace.rpc.frames import Frame, Splitter
 from millrace.server.access import Principal, parse_rule
 from millrace.server.calls import Service
 from millrace.server.calls_http import answer_calls
 from millrace.server.http.response import Buffer, Response, pieces_of
-from millrace.wire.answers import ANSWERS
-from millrace.wire.calls import CALLS, Ask, Call, Peek
-from millrace.wire.codec import ROWS, Sheet, Status, read_answers
-from millrace.wire.frames import Frame, Splitter
 from tests.server.calls_site import served
 from tests.server.rest.harness import SMALL
 

@@ -28,20 +28,26 @@ from millrace.core.commands import (
 from millrace.core.model import CATALOG, LeaseId, Message, ShardId
 from millrace.core.receipt import Proved
 from millrace.core.session_commands import Claim
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    FindQueue,
+    Speak,
+    Tell,
+)
+from millrace.rpc.codec import Sheet
+from millrace.rpc.frames import frame
 from millrace.server.access import Quota
 from millrace.server.calls import Service
 from millrace.server.calls_http import TYPE, answer_calls
 from millrace.server.http.response import Response
 from millrace.server.verbs import OWNER, TOLD
-from millrace.wire.calls import Ask, Call, FindQueue, Speak, Tell
-from millrace.wire.codec import Sheet
-from millrace.wire.frames import frame
 from tests.client.harness import embedded
+from tests.rpc.samples import COMMANDS
 from tests.server.calls_site import served as site
 from tests.server.rest.harness import served
 from tests.support.stall import StallMonitor
 from tests.support.timeouts import scaled
-from tests.wire.samples import COMMANDS
 
 GUESSED = Proved.of(1, b"h" * 16, b"p" * 12)
 

@@ -23,11 +23,11 @@ from millrace.core.session_commands import (
     SessionRef,
 )
 from millrace.errors import Exhausted, Full, Invalid
+from millrace.rpc.calls import Ask
 from millrace.server.access import Principal, Quota
 from millrace.server.holding import Holding
 from millrace.server.questions import ask
 from millrace.server.quota import Quotas
-from millrace.wire.calls import Ask
 from tests.server.rest.harness import SMALL, Answer, Served, front, until
 from tests.server.rest.test_steward import QUEUES, served
 

@@ -20,14 +20,14 @@ import pytest
 
 from millrace.core.commands import Numbered, Publish
 from millrace.core.model import Message, ShardId
+from millrace.rpc.calls import Ask
+from millrace.rpc.codec import Sheet
 from millrace.server.calls_http import TYPE as CALLS
 from millrace.server.config import load
 from millrace.server.frontend import Orders
 from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Parser
 from millrace.server.server import Server
-from millrace.wire.calls import Ask
-from millrace.wire.codec import Sheet
 from tests.server.aws.site import Key, make_key
 from tests.server.rest.harness import Served, served, until
 from tests.support.timeouts import scaled

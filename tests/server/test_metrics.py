@@ -17,12 +17,12 @@ import millrace
 from millrace import limits
 from millrace.client.millrace import engine_of
 from millrace.meter import Gauges, Histogram
+from millrace.rpc import calls
 from millrace.server.access import Principal, parse_rule
 from millrace.server.counted import Counts, Handed, Traffic, among, decode, encode
 from millrace.server.metrics import Page, tell_counted
 from millrace.server.questions import answer_to
 from millrace.server.verbs import OWNER, Caller
-from millrace.wire import calls
 from tests.client.harness import eventually as client_eventually
 from tests.server.process import Process, children
 from tests.server.rest.harness import SMALL, Answer, Served, served

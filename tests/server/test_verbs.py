@@ -26,14 +26,14 @@ from millrace.core.model import CATALOG, LeaseId, Message, ShardId
 from millrace.core.receipt import Proved
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Denied, Forged, Invalid, MillraceError, NotFound
+from millrace.rpc import calls
+from millrace.rpc.calls import Ask, Call
+from millrace.rpc.commands import COMMANDS as KNOWN
 from millrace.server.access import VERBS, Principal, Rule, Verb, parse_rule
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.verbs import OF_TOPICS_ALONE, VERB_OF, VERBS_OF, Caller
-from millrace.wire import calls
-from millrace.wire.calls import Ask, Call
-from millrace.wire.commands import COMMANDS as KNOWN
 from tests.client.harness import embedded, opened, run
-from tests.wire.samples import COMMANDS, NEXT
+from tests.rpc.samples import COMMANDS, NEXT
 
 ROLES: dict[str, tuple[Verb, ...]] = {
     "nobody": (),

@@ -60,10 +60,10 @@ from millrace.errors import (
     Stale,
 )
 from millrace.node import Node
+from millrace.rpc.calls import Named
+from millrace.rpc.proofs import judged
 from millrace.store.scanning import Scan
 from millrace.store.unreadable import Unreadable
-from millrace.wire.calls import Named
-from millrace.wire.proofs import judged
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry

@@ -25,7 +25,7 @@ from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.engine.forward_waiters import Fates
 from millrace.errors import MillraceError
 from millrace.meter import Gauges
-from millrace.wire.calls import Named
+from millrace.rpc.calls import Named
 
 if TYPE_CHECKING:
     from millrace.client.backup import Backup

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult
 from millrace import limits
 from millrace.client.line import Lost
 from millrace.client.tls import explain
-from millrace.wire.frames import Buffer
+from millrace.rpc.frames import Buffer
 
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 256 * 1024

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millrace.core.model import Row
 from millrace.errors import MillraceError
-from millrace.wire.calls import Call, ReadBatches
+from millrace.rpc.calls import Call, ReadBatches
 
 
 class Lost(Exception):

@@ -33,10 +33,29 @@ from millrace.errors import (
     Unauthenticated,
     detached,
 )
-from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Repair, Speak
-from millrace.wire.codec import ROWS, Sheet, Status, read_answers
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import NO_BLOBS, Buffer, Frame, Splitter
+from millrace.rpc.calls import (
+    CALLS,
+    Arrive,
+    Ask,
+    BackUp,
+    Call,
+    ReadBatches,
+    Repair,
+    Speak,
+)
+from millrace.rpc.codec import (
+    ROWS,
+    Sheet,
+    Status,
+    read_answers,
+)
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.frames import (
+    NO_BLOBS,
+    Buffer,
+    Frame,
+    Splitter,
+)
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry

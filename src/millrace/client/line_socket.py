@@ -21,11 +21,23 @@ from millrace import limits
 from millrace.client.line import Answered, Lost, copy_of
 from millrace.client.sockets import socket_of
 from millrace.errors import Closed, Fatal, MillraceError, Refused, detached
-from millrace.wire.calls import CALLS, Call, Cancel, More, ReadBatches
-from millrace.wire.codec import ROWS, VERSION, Sheet, Status, read_answers
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Frame, Splitter
-from millrace.wire.shapes import Shape
+from millrace.rpc.calls import (
+    CALLS,
+    Call,
+    Cancel,
+    More,
+    ReadBatches,
+)
+from millrace.rpc.codec import (
+    ROWS,
+    VERSION,
+    Sheet,
+    Status,
+    read_answers,
+)
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.field_codecs import Shape
+from millrace.rpc.frames import Frame, Splitter
 
 _logger = logging.getLogger("millrace.client")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from millrace.core.codec import decode_cell
 from millrace.core.model import CATALOG, Kind, QueueCell, ShardId
 from millrace.core.topic_cells import TopicCell
+from millrace.rpc.calls import Named
 from millrace.store.base import Store
-from millrace.wire.calls import Named
 
 
 class Names:

@@ -45,8 +45,14 @@ from millrace.engine.forward_waiters import Fates
 from millrace.engine.request import undo_of
 from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
 from millrace.meter import Gauges
-from millrace.wire import calls
-from millrace.wire.calls import Ask, Call, Named, Speak, Tell
+from millrace.rpc import calls
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    Named,
+    Speak,
+    Tell,
+)
 
 if TYPE_CHECKING:
     from millrace.maintenance.backup import Told

@@ -11,7 +11,12 @@ from millrace.client.line import Lost
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
 from millrace.errors import MillraceError
-from millrace.wire.calls import Ask, Call, Speak, Tell
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    Speak,
+    Tell,
+)
 
 Send = Callable[[list[Speak]], Awaitable[None]]
 

@@ -1,7 +1,7 @@
 """Whether a call may be made: by whom, and of which shard.
 
 Every call of another process passes here before an engine sees it, after its fields were checked
-one by one (`millrace.wire`).
+one by one (`millrace.rpc`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,7 @@ from millrace.core.model import CATALOG, ShardId
 from millrace.core.session_commands import SuspectSession
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Invalid, NotFound
-from millrace.server.access import VERBS
-from millrace.server.verbs import (
-    JUDGED_BY_NAME,
-    OF_TOPICS,
-    OF_TOPICS_ALONE,
-    TOLD,
-    VERB_OF,
-    VERBS_OF,
-    Caller,
-)
-from millrace.wire.calls import (
+from millrace.rpc.calls import (
     Ask,
     BackUp,
     Call,
@@ -54,6 +44,16 @@ from millrace.wire.calls import (
     Speak,
     Tell,
     Unfollow,
+)
+from millrace.server.access import VERBS
+from millrace.server.verbs import (
+    JUDGED_BY_NAME,
+    OF_TOPICS,
+    OF_TOPICS_ALONE,
+    TOLD,
+    VERB_OF,
+    VERBS_OF,
+    Caller,
 )
 
 

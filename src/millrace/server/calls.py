@@ -40,6 +40,20 @@ from millrace.errors import (
     Unknown,
     detached,
 )
+from millrace.rpc import calls
+from millrace.rpc.answers import ANSWERS
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    Cancel,
+    More,
+    ReadBatches,
+    Speak,
+    Tell,
+)
+from millrace.rpc.codec import Sheet
+from millrace.rpc.frames import Buffer
+from millrace.rpc.proofs import with_proofs
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.counted import Handed
 from millrace.server.holding import Holding
@@ -47,12 +61,6 @@ from millrace.server.keeping import Keeping
 from millrace.server.moved import check_moved
 from millrace.server.questions import answer_to, ask
 from millrace.server.verbs import Caller
-from millrace.wire import calls
-from millrace.wire.answers import ANSWERS
-from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell
-from millrace.wire.codec import Sheet
-from millrace.wire.frames import Buffer
-from millrace.wire.proofs import with_proofs
 
 Under = Request | asyncio.Task[None]
 """A call that is under way."""

@@ -20,13 +20,7 @@ from millrace.core.commands import Publish, Stage, Transaction
 from millrace.core.leased_commands import Replace
 from millrace.core.model import Message
 from millrace.errors import Invalid, MillraceError, Refused, TooLarge
-from millrace.server.access import Principal
-from millrace.server.admission import NotKnown
-from millrace.server.calls import Service, Talk
-from millrace.server.http.response import Buffer, Response
-from millrace.server.questions import stream_of
-from millrace.server.verbs import Caller
-from millrace.wire.calls import (
+from millrace.rpc.calls import (
     Arrive,
     Ask,
     BackUp,
@@ -39,9 +33,15 @@ from millrace.wire.calls import (
     Tell,
     Unfollow,
 )
-from millrace.wire.codec import Sheet, read_call, split_calls
-from millrace.wire.frames import Frame, Splitter
-from millrace.wire.hot import weigh
+from millrace.rpc.codec import Sheet, read_call, split_calls
+from millrace.rpc.fast_codecs import weigh
+from millrace.rpc.frames import Frame, Splitter
+from millrace.server.access import Principal
+from millrace.server.admission import NotKnown
+from millrace.server.calls import Service, Talk
+from millrace.server.http.response import Buffer, Response
+from millrace.server.questions import stream_of
+from millrace.server.verbs import Caller
 
 TYPE = "application/vnd.millrace.calls"
 

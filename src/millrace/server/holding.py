@@ -42,11 +42,11 @@ from millrace.core.session_commands import (
     SessionRef,
 )
 from millrace.errors import Exhausted, Forged, MillraceError, NotFound, Refused, Retry
+from millrace.rpc.calls import Ask, Call
 from millrace.server.access import Principal
 from millrace.server.clock import now_ms
 from millrace.server.credit import Credits, Follows, Takes, open_by
 from millrace.server.quota import Kind, Quotas, Reservation
-from millrace.wire.calls import Ask, Call
 
 Held = tuple[int, int, int]
 """A message that is leased: shard, lease call, seq. A session: shard, session, 0. Or a pin: shard,

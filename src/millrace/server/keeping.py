@@ -32,13 +32,20 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import MillraceError, Quarantined
+from millrace.rpc.calls import (
+    Ask,
+    BackUp,
+    Call,
+    Named,
+    Repair,
+    Unfollow,
+)
 from millrace.server.access import SYSTEM, Principal
 from millrace.server.admission import NotKnown
 from millrace.server.audit import AUDIT, Actor, Begun, outcome_of
 from millrace.server.book import Book
 from millrace.server.quota import Quotas
 from millrace.server.record import Kind
-from millrace.wire.calls import Ask, BackUp, Call, Named, Repair, Unfollow
 
 ACTS: dict[type, str] = {
     CreateQueue: "make_queue",

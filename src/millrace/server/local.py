@@ -26,10 +26,10 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.sockets import POINTER, SOCKET
 from millrace.errors import Invalid, Refused
+from millrace.rpc.codec import Sheet, read_calls
+from millrace.rpc.frames import Splitter
 from millrace.server.calls import Service, Talk
 from millrace.server.verbs import OWNER, Caller
-from millrace.wire.codec import Sheet, read_calls
-from millrace.wire.frames import Splitter
 
 _CREDENTIALS = struct.Struct("3i")
 

@@ -20,13 +20,21 @@ from millrace.core.fold import Reader
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import Invalid
 from millrace.meter import Gauges
+from millrace.rpc import calls
+from millrace.rpc.calls import (
+    Ask,
+    Call,
+    Cancel,
+    More,
+    ReadBatches,
+    Speak,
+    Tell,
+)
+from millrace.rpc.codec import Sheet
+from millrace.rpc.frames import Buffer
 from millrace.server.access import VERBS
 from millrace.server.counted import decode, encode, watched
 from millrace.server.verbs import Caller
-from millrace.wire import calls
-from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell
-from millrace.wire.codec import Sheet
-from millrace.wire.frames import Buffer
 
 
 async def ask(engine: Engine, call: Ask) -> object:

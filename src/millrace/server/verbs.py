@@ -53,8 +53,8 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import Denied
+from millrace.rpc import calls
 from millrace.server.access import SYSTEM, VERBS, Principal, Rule, Verb
-from millrace.wire import calls
 
 VERB_OF: dict[type, Verb] = {
     Publish: "publish",

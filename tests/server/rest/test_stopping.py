@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from millrace.core.commands import Lease
+from millrace.rpc.calls import Ask, FindQueue
+from millrace.rpc.codec import Sheet, Status, read_answers
+from millrace.rpc.frames import Splitter
 from millrace.server.rest.stopping import Stopping
-from millrace.wire.calls import Ask, FindQueue
-from millrace.wire.codec import Sheet, Status, read_answers
-from millrace.wire.frames import Splitter
 from tests.server.rest.harness import served, until
 
 ORDERS = "/v1/spaces/default/queues/orders"

@@ -16,11 +16,17 @@ import numpy as np
 from millrace import limits
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Invalid, MillraceError, Refused, TooLarge, detached
-from millrace.wire.calls import BY_NUMBER, CALLS, Call
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Buffer, Frame, Pieces, frame
-from millrace.wire.rows import RowList
-from millrace.wire.shapes import Shape, wrong
+from millrace.rpc.calls import BY_NUMBER, CALLS, Call
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.field_codecs import Shape, wrong
+from millrace.rpc.frames import (
+    Blobs,
+    Buffer,
+    Frame,
+    Pieces,
+    frame,
+)
+from millrace.rpc.rows import RowList
 
 VERSION = 1
 """What both sides must speak."""

@@ -22,13 +22,21 @@ from millrace.core.topic_cells import SubscriptionCell
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Corrupt
 from millrace.meter import Gauges
-from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
-from millrace.wire.commands import CLAIM, COMMANDS, HISTORY, SHARD
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Pieces
-from millrace.wire.hot import PROOF
-from millrace.wire.rows import Batch, RowList
-from millrace.wire.shapes import (
+from millrace.rpc.answers import (
+    ANSWERS,
+    QUEUE_REF,
+    SPEC,
+    TOPIC_CELL,
+)
+from millrace.rpc.commands import (
+    CLAIM,
+    COMMANDS,
+    HISTORY,
+    SHARD,
+)
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.fast_codecs import PROOF
+from millrace.rpc.field_codecs import (
     Choice,
     Converted,
     Flag,
@@ -45,6 +53,8 @@ from millrace.wire.shapes import (
     Whole,
     wrong,
 )
+from millrace.rpc.frames import Blobs, Pieces
+from millrace.rpc.rows import Batch, RowList
 
 _PATH_BYTES_MAX = 4096
 CELL_KINDS = {"cursor": Kind.CURSOR, "stage": Kind.STAGE, "partition": Kind.PARTITION}

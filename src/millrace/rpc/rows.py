@@ -12,9 +12,14 @@ from millrace import limits
 from millrace.core.block import SCHEMA, Block
 from millrace.core.model import Headers, Message, Row
 from millrace.errors import Corrupt
-from millrace.wire.frames import Blobs, Pieces
-from millrace.wire.hot import pairs_of, weigh
-from millrace.wire.shapes import Whole, listed_of, piece, wrong
+from millrace.rpc.fast_codecs import pairs_of, weigh
+from millrace.rpc.field_codecs import (
+    Whole,
+    listed_of,
+    piece,
+    wrong,
+)
+from millrace.rpc.frames import Blobs, Pieces
 
 _NUMBER = Whole()
 _SMALL_ROWS_MAX = 64

@@ -16,8 +16,7 @@ from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, LeaseId, Message, Row
 from millrace.core.receipt import PROOF_BYTES, Proved
 from millrace.errors import Forged, Invalid
-from millrace.wire.frames import NO_BLOBS, Blobs, Pieces
-from millrace.wire.shapes import (
+from millrace.rpc.field_codecs import (
     Choice,
     Flag,
     Form,
@@ -32,6 +31,7 @@ from millrace.wire.shapes import (
     listed_of,
     wrong,
 )
+from millrace.rpc.frames import NO_BLOBS, Blobs, Pieces
 
 HISTORY_BYTES = 16
 

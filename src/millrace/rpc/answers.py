@@ -21,10 +21,16 @@ from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import Forwarded, Subscribed, TopicRef
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Refused
-from millrace.wire.commands import CLAIM, CURSOR_CLAIM, HISTORY, NOTES, POSITION, SHARD
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Pieces
-from millrace.wire.shapes import (
+from millrace.rpc.commands import (
+    CLAIM,
+    CURSOR_CLAIM,
+    HISTORY,
+    NOTES,
+    POSITION,
+    SHARD,
+)
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.field_codecs import (
     Choice,
     Data,
     Flag,
@@ -40,6 +46,7 @@ from millrace.wire.shapes import (
     Whole,
     wrong,
 )
+from millrace.rpc.frames import Blobs, Pieces
 
 INSIDE = frozenset({CatalogCell, Forwarded})
 """Answers to what an engine asks itself."""

@@ -15,13 +15,18 @@ from millrace.core.decide import Answer
 from millrace.core.model import Message, Row, ShardId
 from millrace.core.receipt import Proved
 from millrace.errors import MillraceError
-from millrace.wire import answers, commands
-from millrace.wire.calls import CALLS, Ask, Call
-from millrace.wire.codec import Sheet, read_calls, read_items
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import NO_BLOBS, Blobs, Pieces, Splitter
-from millrace.wire.rows import RowList
-from tests.wire.samples import ANSWERS, COMMANDS
+from millrace.rpc import answers, commands
+from millrace.rpc.calls import CALLS, Ask, Call
+from millrace.rpc.codec import Sheet, read_calls, read_items
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.frames import (
+    NO_BLOBS,
+    Blobs,
+    Pieces,
+    Splitter,
+)
+from millrace.rpc.rows import RowList
+from tests.rpc.samples import ANSWERS, COMMANDS
 
 
 def sent(call: Call) -> object:

@@ -44,11 +44,24 @@ from millrace.core.receipt import Proved
 from millrace.core.session_commands import OpenSession
 from millrace.core.topic_commands import CreateTopic, Subscribe
 from millrace.errors import Fatal, Invalid, Refused, TooLarge
-from millrace.wire.calls import Ask, Peek, ReadRows
-from millrace.wire.codec import Sheet, read_answers, read_calls
-from millrace.wire.failures import FAILURE
-from millrace.wire.frames import NO_BLOBS, Blobs, Frame, Pieces, Splitter, frame
-from tests.wire.samples import COMMANDS, ONE, PROVED, SHARD, H
+from millrace.rpc.calls import Ask, Peek, ReadRows
+from millrace.rpc.codec import Sheet, read_answers, read_calls
+from millrace.rpc.failures import FAILURE
+from millrace.rpc.frames import (
+    NO_BLOBS,
+    Blobs,
+    Frame,
+    Pieces,
+    Splitter,
+    frame,
+)
+from tests.rpc.samples import (
+    COMMANDS,
+    ONE,
+    PROVED,
+    SHARD,
+    H,
+)
 
 HOSTILE: list[Command] = [
     Publish(()),

@@ -20,7 +20,7 @@ from millrace.core import check
 from millrace.core.block import FLAG_SQUEEZED, HEADER, Block
 from millrace.core.check_rows import whole_block
 from millrace.errors import Corrupt, Invalid, TooLarge
-from millrace.wire.frames import Blobs, Pieces
+from millrace.rpc.frames import Blobs, Pieces
 
 _TOP = 2**63 - 1
 

@@ -68,8 +68,7 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import Invalid
-from millrace.wire.frames import Blobs, Pieces
-from millrace.wire.hot import (
+from millrace.rpc.fast_codecs import (
     HISTORY_BYTES,
     PROOF,
     MessageShape,
@@ -78,7 +77,7 @@ from millrace.wire.hot import (
     SettleShape,
     StageShape,
 )
-from millrace.wire.shapes import (
+from millrace.rpc.field_codecs import (
     Choice,
     Converted,
     Data,
@@ -98,6 +97,7 @@ from millrace.wire.shapes import (
     Text,
     Whole,
 )
+from millrace.rpc.frames import Blobs, Pieces
 
 INSIDE = frozenset({Bury, Forward, Tick, Found, Quarantine, Mend, EndQuarantine})
 """Commands that an engine gives itself, and takes from nobody else."""

@@ -6,7 +6,7 @@ from typing import cast
 
 from millrace import errors
 from millrace.errors import Fatal, InUse, MillraceError, OutOfOrder, Refused, Retry
-from millrace.wire.frames import Blobs, Pieces
+from millrace.rpc.frames import Blobs, Pieces
 
 _KINDS: tuple[type[MillraceError], ...] = (
     errors.Refused,
