@@ -113,7 +113,7 @@ services: $(READY) ## fetch the servers and clients that tests run: PostgreSQL, 
 
 spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and once more on Spark 4.2, in an environment of its own
 	@$(BIN)/python -m pytest -m spark tests $(ARGS)
-	@$(SPARK42)/bin/python -m pytest -m spark tests/spark tests/pipeline tests/jobs $(ARGS)
+	@$(SPARK42)/bin/python -m pytest -m spark tests/spark tests/pipeline tests/batch_jobs $(ARGS)
 
 clients: $(READY) services ## have unchanged clients of AWS at a server: boto3, old and new, Celery, and all that takes longer
 	@$(BIN)/python -m pytest -m "long or not long" tests/integration $(ARGS)

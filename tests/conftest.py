@@ -23,7 +23,7 @@ from tests.support.timeouts import TIMEOUT_SCALE, scaled
 
 pytest_plugins = ["tests.services.fixtures"]
 
-SPARK = ("tests/spark/", "tests/pipeline/", "tests/jobs/")
+SPARK = ("tests/spark/", "tests/pipeline/", "tests/batch_jobs/")
 """Where the tests are that share a session of Spark."""
 
 ALONE = (

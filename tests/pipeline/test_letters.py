@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import Message, limits, sync
+from millrace.batch_jobs.redrive import Change, redrive, try_out
+from millrace.batch_jobs.site import Site
 from millrace.errors import Invalid
-from millrace.jobs.redrive import Change, redrive, try_out
-from millrace.jobs.site import Site
 from millrace.pipeline import (
     Pipeline,
     Progress,

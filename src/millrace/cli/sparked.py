@@ -15,7 +15,7 @@ from millrace.cli.progress import Bar
 from millrace.cli.shell import Shell
 
 if TYPE_CHECKING:
-    from millrace.jobs.site import Site
+    from millrace.batch_jobs.site import Site
 
 Pairs = tuple[tuple[str, bytes], ...]
 
@@ -47,7 +47,7 @@ def need_spark() -> None:
 
 async def on_spark(shell: Shell, name: str, conf: Pairs, job: Callable[[Site], T]) -> T:
     """What a job comes to, which runs on a thread; its tasks are shown as a bar."""
-    from millrace.jobs.site import at_work
+    from millrace.batch_jobs.site import at_work
 
     def work() -> T:
         with (

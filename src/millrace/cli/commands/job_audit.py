@@ -13,8 +13,8 @@ from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
-    from millrace.jobs.audit import QueueAudit, ShardAudit
-    from millrace.jobs.site import Site
+    from millrace.batch_jobs.audit import QueueAudit, ShardAudit
+    from millrace.batch_jobs.site import Site
 
 _ENDS = ("settled", "superseded", "expired", "dead_lettered", "dropped", "purged")
 
@@ -49,7 +49,7 @@ async def audit(shell: Shell, *, queues: tuple[str, ...], conf: Pairs) -> int:
     all is well, with 4 if anything is wrong.
     """
     need_spark()
-    from millrace.jobs.audit import audit as run
+    from millrace.batch_jobs.audit import audit as run
 
     async with shell.open() as m:
         for name in queues:

@@ -66,8 +66,8 @@ async def export(
     everything is exported each time, into a place of its own.
     """
     need_spark()
-    from millrace.jobs.export import Export
-    from millrace.jobs.export import export as run
+    from millrace.batch_jobs.export import Export
+    from millrace.batch_jobs.export import export as run
     from millrace.sinks.kinds import parse_sink
 
     async with shell.open() as m:

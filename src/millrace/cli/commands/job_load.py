@@ -77,8 +77,14 @@ async def load(
     was cut off has added nothing: run it again. One that was done adds nothing, for a week.
     """
     need_spark()
-    from millrace.jobs.load import NUMBER, REPEAT, Load, check_load, producer_of
-    from millrace.jobs.load import load as run
+    from millrace.batch_jobs.load import (
+        NUMBER,
+        REPEAT,
+        Load,
+        check_load,
+        producer_of,
+    )
+    from millrace.batch_jobs.load import load as run
 
     job = Load(
         name=name,

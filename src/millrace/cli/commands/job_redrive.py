@@ -15,8 +15,8 @@ from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
 if TYPE_CHECKING:
-    from millrace.jobs.redrive import Redriven, Tried
-    from millrace.jobs.site import Site
+    from millrace.batch_jobs.redrive import Redriven, Tried
+    from millrace.batch_jobs.site import Site
 
 
 @verb(
@@ -49,8 +49,8 @@ async def redrive(
     again moves the rest.
     """
     need_spark()
-    from millrace.jobs.redrive import Change, check_change, try_out
-    from millrace.jobs.redrive import redrive as run
+    from millrace.batch_jobs.redrive import Change, check_change, try_out
+    from millrace.batch_jobs.redrive import redrive as run
 
     async with shell.open() as m:
         found = await find_queue(m, queue)

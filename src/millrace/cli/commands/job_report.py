@@ -14,8 +14,8 @@ from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
 if TYPE_CHECKING:
-    from millrace.jobs.report import Report
-    from millrace.jobs.site import Site
+    from millrace.batch_jobs.report import Report
+    from millrace.batch_jobs.site import Site
 
 
 @verb(
@@ -48,8 +48,8 @@ async def report(shell: Shell, queue: str, *, into: Path, sent: str, conf: Pairs
     need_spark()
     if not into.parent.is_dir():
         raise Ended(f"there is no folder {into.parent}", "name another file with --into")
-    from millrace.jobs.report import report as run
-    from millrace.jobs.report import to_html
+    from millrace.batch_jobs.report import report as run
+    from millrace.batch_jobs.report import to_html
 
     async with shell.open() as m:
         shown = shown_name(await find_queue(m, queue))

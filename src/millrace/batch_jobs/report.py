@@ -16,9 +16,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
+from millrace.batch_jobs.plot import (
+    Bar,
+    bars,
+    page,
+    short,
+    table,
+)
+from millrace.batch_jobs.site import Site
 from millrace.core.group_cells import GROUP_HEADER
-from millrace.jobs.plot import Bar, bars, page, short, table
-from millrace.jobs.site import Site
 from millrace.pipeline.feed import Stretch
 
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)

@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType
 
 from millrace import sync
+from millrace.batch_jobs.files import look_at, read_files
+from millrace.batch_jobs.site import Site
+from millrace.batch_jobs.transform import run_sql
 from millrace.core import check
 from millrace.errors import Invalid
-from millrace.jobs.files import look_at, read_files
-from millrace.jobs.site import Site
-from millrace.jobs.transform import run_sql
 from millrace.spark.contract import check_schema
 from millrace.spark.session import is_local
 

@@ -11,9 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.jobs.audit import ENDS, absent, audit, judge
-from millrace.jobs.seams import Seam, in_order, join, look, look_at
-from millrace.jobs.site import Site
+from millrace.batch_jobs.audit import (
+    ENDS,
+    absent,
+    audit,
+    judge,
+)
+from millrace.batch_jobs.row_statistics import (
+    Seam,
+    in_order,
+    join,
+    look,
+    look_at,
+)
+from millrace.batch_jobs.site import Site
 
 spark_only = pytest.mark.spark
 

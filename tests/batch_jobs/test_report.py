@@ -8,9 +8,21 @@ from xml.etree import ElementTree
 import pytest
 
 from millrace import Message
-from millrace.jobs.plot import Bar, bars, nice, short
-from millrace.jobs.report import Hot, Step, filled, report, step_of, to_html
-from millrace.jobs.site import Site
+from millrace.batch_jobs.plot import (
+    Bar,
+    bars,
+    nice,
+    short,
+)
+from millrace.batch_jobs.report import (
+    Hot,
+    Step,
+    filled,
+    report,
+    step_of,
+    to_html,
+)
+from millrace.batch_jobs.site import Site
 
 
 @pytest.mark.spark

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millrace import limits, sync
+from millrace.batch_jobs.row_statistics import Seam, look
+from millrace.batch_jobs.site import Site
 from millrace.client.ticket import with_kept, write_ticket
-from millrace.jobs.seams import Seam, look
-from millrace.jobs.site import Site
 
 _NOTHING = Seam(0, 0, 0)
 

@@ -11,10 +11,15 @@ import pytest
 from deltalake import write_deltalake
 
 from millrace import sync
+from millrace.batch_jobs.export import Export, export
+from millrace.batch_jobs.load import (
+    Load,
+    Loaded,
+    check_load,
+    load,
+)
+from millrace.batch_jobs.site import Site
 from millrace.errors import Invalid, NotFound
-from millrace.jobs.export import Export, export
-from millrace.jobs.load import Load, Loaded, check_load, load
-from millrace.jobs.site import Site
 from millrace.sinks.kinds import parse_sink
 
 pytestmark = pytest.mark.spark

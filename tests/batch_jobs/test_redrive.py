@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from millrace import Message, limits, sync
+from millrace.batch_jobs.redrive import (
+    Change,
+    Redriven,
+    Tried,
+    _Moving,
+    redrive,
+    try_out,
+)
+from millrace.batch_jobs.site import Site
 from millrace.errors import Invalid, NotFound
-from millrace.jobs.redrive import Change, Redriven, Tried, _Moving, redrive, try_out
-from millrace.jobs.site import Site
 
 pytestmark = pytest.mark.spark
 

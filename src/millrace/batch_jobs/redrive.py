@@ -19,14 +19,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
+from millrace.batch_jobs.held_leases import Held
+from millrace.batch_jobs.site import Site
+from millrace.batch_jobs.transform import find_function, run_python, run_sql
 from millrace.client import letter
 from millrace.client.lease import grant_of, seq_of
 from millrace.client.ticket import write_ticket
 from millrace.core.bury import PREFIX, TIME_DIGITS, first_ms
 from millrace.errors import Invalid
-from millrace.jobs.held import Held
-from millrace.jobs.site import Site
-from millrace.jobs.transform import find_function, run_python, run_sql
 from millrace.sinks.base import DELETE, PUT
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema, to_rows

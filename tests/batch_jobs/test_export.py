@@ -8,9 +8,9 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
+from millrace.batch_jobs.export import Export, export
+from millrace.batch_jobs.site import Site
 from millrace.errors import CursorExpired, Exists
-from millrace.jobs.export import Export, export
-from millrace.jobs.site import Site
 from millrace.sinks.kinds import parse_sink
 from millrace.sinks.parquet import manifest
 

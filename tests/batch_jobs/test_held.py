@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 
 from millrace import sync
-from millrace.jobs.held import Held
+from millrace.batch_jobs.held_leases import Held
 
 
 def test_what_is_held_is_extended_and_given_back_unseen(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import sync
-from millrace.jobs.site import Site, at_work
+from millrace.batch_jobs.site import Site, at_work
 from millrace.pipeline import Where
 from tests.spark.conftest import spark
 

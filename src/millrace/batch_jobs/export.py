@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from millrace import limits, sync
+from millrace.batch_jobs.site import Site
 from millrace.client.vector import open_at
 from millrace.core import check
 from millrace.errors import CursorExpired, Exists
-from millrace.jobs.site import Site
 from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.feed import Stretch, judge
 from millrace.pipeline.frames import arrow_schema
