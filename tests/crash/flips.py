@@ -28,9 +28,9 @@ from pathlib import Path
 
 from millrace import errors
 from millrace.core.model import ShardId
+from millrace.lazy_pandas import spare_pandas
 from millrace.store.place import RELATIVE
 from millrace.store.sealed import FOLDER, file_number, read_lines
-from millrace.thrift import spare_pandas
 from millrace.wal.files import RealDisk
 from tests.crash.small_folder import Everything, build, find_fault, read_everything
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import millrace
-from millrace.thrift import spare_pandas
+from millrace.lazy_pandas import spare_pandas
 from tests.crash import acts
 from tests.crash.events import Closed, Duty, Look, LookLetters, Others, Serving, duty_in, tag_of
 from tests.crash.player import Player, tags_in

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
-from millrace.thrift import spare_pandas
+from millrace.lazy_pandas import spare_pandas
 from tests.crash.child import Failed, check, live
 from tests.crash.disk_model import DiskModel, State, chooser
 from tests.crash.events import Duty, events_in, frame

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 from millrace.cli.program import program
-from millrace.thrift import spare_pandas
+from millrace.lazy_pandas import spare_pandas
 
 __all__ = ["prepare", "program"]
 

@@ -22,6 +22,7 @@ import msgspec
 from millrace.client.joining import join
 from millrace.decoding import decode_json
 from millrace.errors import MillraceError
+from millrace.lazy_pandas import spare_pandas
 from millrace.loop import new_loop, rest_collector
 from millrace.server import logs
 from millrace.server.address import parse_address
@@ -30,7 +31,6 @@ from millrace.server.config import Loaded, load
 from millrace.server.counted import Counts, encode
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving
-from millrace.thrift import spare_pandas
 
 _logger = logging.getLogger("millrace.server")
 

@@ -21,7 +21,7 @@ from millrace.core.model import GroupId, Kind
 from millrace.errors import Fatal
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
-from millrace.store.ledger import DEAD, MARKS
+from millrace.store.dead_rows import DEAD, MARKS
 from millrace.store.overlay import Overlay, ShardOverlay
 from millrace.store.place import Place, decode_place, encode_place
 from millrace.store.tables import (

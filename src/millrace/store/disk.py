@@ -25,22 +25,22 @@ from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.errors import Corrupt, Fatal, Retry
-from millrace.store.asking import Asking
-from millrace.store.book import Book
 from millrace.store.cells import Cells, Table
 from millrace.store.checkpoint import GROUP, MARK, Frozen
-from millrace.store.emptying import Emptying
+from millrace.store.durable_state import Keeping
 from millrace.store.export import DiskExport
 from millrace.store.folding import Folding
-from millrace.store.homes import check_files, check_generations
 from millrace.store.intake import DiskIntake
-from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
 from millrace.store.overlay import KINDS
+from millrace.store.point_reads import Asking
 from millrace.store.reading import Reading
+from millrace.store.reclaim import Emptying
+from millrace.store.reference_check import check_files, check_generations
 from millrace.store.scanning import Scan, Scanning
 from millrace.store.seal import Sealing
 from millrace.store.sealed import FOLDER, SealedFiles, file_name, file_number
+from millrace.store.sealed_stats import Book
 from millrace.store.sealplan import SealPlan, SealResult
 from millrace.store.tables import (
     COPY_PREFIX,

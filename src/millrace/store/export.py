@@ -14,8 +14,15 @@ from pyroaring import BitMap64
 from millrace.core.fold import ShardMeta
 from millrace.core.model import Kind
 from millrace.store import chunk
+from millrace.store.dead_rows import (
+    ASIDE,
+    DEAD,
+    DELETE,
+    ENDED,
+    KEPT,
+    ShardState,
+)
 from millrace.store.layered import Layered
-from millrace.store.ledger import ASIDE, DEAD, DELETE, ENDED, KEPT, ShardState
 from millrace.store.reading import Reading
 from millrace.store.scanning import Scanning
 

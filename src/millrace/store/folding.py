@@ -20,8 +20,13 @@ from millrace.core.seqs import unpack_seqs
 from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal
+from millrace.store.dead_rows import (
+    ASIDE,
+    DELETE,
+    ENDED,
+    ShardState,
+)
 from millrace.store.layered import Layered
-from millrace.store.ledger import ASIDE, DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
 from millrace.store.place import COMPRESSED, Place, republished
 from millrace.store.reading import Reading

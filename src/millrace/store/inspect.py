@@ -23,12 +23,12 @@ from lmdb import verify as audit
 from millrace import errors, limits
 from millrace.core.changes import Entry
 from millrace.core.model import GroupId, Index, Kind
-from millrace.store.asking import Asking
 from millrace.store.cells import Cells, Table, Writes
 from millrace.store.checkpoint import GROUP, MARK
 from millrace.store.folding import Folding
 from millrace.store.layered import Layered
 from millrace.store.lmdb_reading import LMDB_VERSION, LmdbReading
+from millrace.store.point_reads import Asking
 from millrace.store.reading import Reading
 from millrace.store.sealed import SealedFiles
 from millrace.store.tables import (

@@ -23,15 +23,15 @@ from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
 from millrace.core.fold import ShardMeta
 from millrace.core.model import Kind
 from millrace.store import chunk
-from millrace.store.book import Book
-from millrace.store.emptying import Emptying
+from millrace.store.dead_rows import DEAD, ShardState
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, ShardState
 from millrace.store.overlay import KINDS
 from millrace.store.place import RELATIVE, Place
 from millrace.store.reading import Reading
+from millrace.store.reclaim import Emptying
 from millrace.store.seal import joined_batches
 from millrace.store.sealed import SEALED_SCHEMA, SealedWriter
+from millrace.store.sealed_stats import Book
 from millrace.store.tables import FileFacts
 from millrace.wal.files import Disk
 

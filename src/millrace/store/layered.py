@@ -13,7 +13,12 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import GroupId
 from millrace.store.blocks import Blocks
 from millrace.store.cells import Cells, Table
-from millrace.store.ledger import KnownMarks, Marks, ShardState, new_shard
+from millrace.store.dead_rows import (
+    KnownMarks,
+    Marks,
+    ShardState,
+    new_shard,
+)
 from millrace.store.overlay import Layers, Overlay, parts_of
 from millrace.store.tables import (
     FIRST_COPY,

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from millrace.core.fold import Mark, ShardMeta
 from millrace.core.model import Kind, Row, ShardId
-from millrace.store.ledger import ASIDE, DELETE, ENDED
+from millrace.store.dead_rows import ASIDE, DELETE, ENDED
 from millrace.store.memory_shard import SCAN_ROWS, MemoryShard, arrow_rows
 
 

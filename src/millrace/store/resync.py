@@ -28,7 +28,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import History, Kind, ShardId, TakeoverCell
 from millrace.core.takeover import shared_index, shared_seq
 from millrace.store import chunk
-from millrace.store.ledger import DEAD
+from millrace.store.dead_rows import DEAD
 
 
 class Export(Protocol):

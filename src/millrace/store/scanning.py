@@ -24,8 +24,8 @@ from millrace import limits
 from millrace.core.fold import Reader, ShardMeta
 from millrace.store import chunk
 from millrace.store.blocks import Found
+from millrace.store.dead_rows import ShardState
 from millrace.store.layered import Layered
-from millrace.store.ledger import ShardState
 from millrace.store.place import Place
 from millrace.store.reading import Reading, without
 from millrace.store.sealed import Moved

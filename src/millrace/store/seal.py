@@ -23,7 +23,12 @@ from millrace.core.block import FLAG_KEYS
 from millrace.errors import Corrupt, Full
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
-from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
+from millrace.store.dead_rows import (
+    DEAD,
+    ENDED,
+    KEPT,
+    Marks,
+)
 from millrace.store.place import COMPRESSED, RELATIVE, UNREADABLE, Place, decode_place
 from millrace.store.reading import Reading, without
 from millrace.store.scanning import lost

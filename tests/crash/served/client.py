@@ -15,7 +15,7 @@ import msgspec
 
 import millrace
 from millrace import Lease, Worker
-from millrace.thrift import spare_pandas
+from millrace.lazy_pandas import spare_pandas
 from tests.crash import acts
 from tests.crash.events import Duty, Serving, body_of, tag_of
 from tests.crash.player import now_ms, tags_in

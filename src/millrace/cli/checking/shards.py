@@ -25,8 +25,8 @@ from millrace.core.topic_cells import TopicCell
 from millrace.errors import MillraceError
 from millrace.store import chunk
 from millrace.store.cells import Table
+from millrace.store.dead_rows import DEAD, DELETE, ShardState
 from millrace.store.inspect import Inspection, all_cells
-from millrace.store.ledger import DEAD, DELETE, ShardState
 from millrace.store.overlay import KINDS, parts_of
 from millrace.store.place import Place
 from millrace.store.reading import Decoded

@@ -14,8 +14,8 @@ from millrace.core.model import Kind
 from millrace.errors import Corrupt
 from millrace.store import chunk
 from millrace.store.cells import Table
+from millrace.store.dead_rows import ASIDE, DELETE, ENDED
 from millrace.store.inspect import all_cells
-from millrace.store.ledger import ASIDE, DELETE, ENDED
 from millrace.store.place import decode_place
 from millrace.store.tables import (
     chunk_of,

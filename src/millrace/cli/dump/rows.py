@@ -12,7 +12,7 @@ from millrace.cli.show import Column, Fields, Output, note, time_text
 from millrace.core.fold import Reader
 from millrace.core.model import Epoch, History, Kind, Row, ShardId
 from millrace.core.view import View
-from millrace.store.ledger import ASIDE, KEPT
+from millrace.store.dead_rows import ASIDE, KEPT
 
 COLUMNS = (
     Column("seq", "seq", is_number=True),

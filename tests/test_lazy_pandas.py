@@ -11,7 +11,7 @@ from tests.support.timeouts import scaled
 
 SPARED = """
 import sys
-from millrace.thrift import spare_pandas
+from millrace.lazy_pandas import spare_pandas
 spare_pandas()
 from millrace.core.block import Block
 from millrace.core.model import Message

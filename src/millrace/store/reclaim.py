@@ -17,15 +17,20 @@ from millrace import limits
 from millrace.core.codec import decode_cell
 from millrace.core.model import Kind, QueueSpec
 from millrace.errors import Corrupt
-from millrace.store.book import Book
 from millrace.store.cells import Table
+from millrace.store.dead_rows import (
+    DEAD,
+    ENDED,
+    KEPT,
+    ShardState,
+)
 from millrace.store.folding import Folding
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
 from millrace.store.overlay import KINDS, Overlay, parts_of
 from millrace.store.packing import Codec
 from millrace.store.place import UNREADABLE, Place, decode_place, republished
 from millrace.store.reading import Reading
+from millrace.store.sealed_stats import Book
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
 from millrace.store.tables import extent_low, extents_range, shard_of
 from millrace.store.unreadable import HOME

@@ -24,9 +24,16 @@ from millrace.core.group_list import group_numbers
 from millrace.core.model import Row
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
+from millrace.store.dead_rows import (
+    ASIDE,
+    DEAD,
+    DELETE,
+    ENDED,
+    KEPT,
+    ShardState,
+)
+from millrace.store.expired_scan import Outliving
 from millrace.store.layered import Layered
-from millrace.store.ledger import ASIDE, DEAD, DELETE, ENDED, KEPT, ShardState
-from millrace.store.outliving import Outliving
 from millrace.store.overlay import Rows, parts_of
 from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost

@@ -12,13 +12,13 @@ from millrace import limits
 from millrace.core.model import GroupId
 from millrace.errors import Fatal, Full
 from millrace.store import chunk
-from millrace.store.book import Book
 from millrace.store.checkpoint import Checkpoint, Frozen
-from millrace.store.emptying import Emptying
+from millrace.store.dead_rows import DEAD
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD
 from millrace.store.overlay import Overlay
+from millrace.store.reclaim import Emptying
 from millrace.store.sealed import FOLDER, SealedFiles, file_name
+from millrace.store.sealed_stats import Book
 from millrace.wal.files import Disk
 from millrace.wal.record import Mark
 
