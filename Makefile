@@ -58,7 +58,7 @@ spelling: $(READY) ## check spelling
 check: lint types imports spelling ## everything of `test` but the tests
 
 sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
-	@$(BIN)/python -m millrace.testing.simulator --seeds $(or $(N),200) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.support.simulator --seeds $(or $(N),200) $(if $(SEED),--seed $(SEED))
 
 properties: $(READY) ## look for examples that `test` does not try, in N rounds
 	@for round in $$(seq $(or $(N),10)); do $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search tests $(ARGS); done

@@ -407,11 +407,10 @@ def _path(path: str, table: Table) -> str:
         module = above + inner.removesuffix(".py").replace("/", ".")
         if module in table.known:
             new = table.module(module)
-            kept = new.removeprefix(above) if above else new
-            if above and not new.startswith(above):
-                return path
-            prefix = "src/" if folder == "src/" else ""
-            return f"{dots}{prefix}{kept.replace('.', '/')}.py"
+            if folder == "src/":
+                return dots + file_of(new, is_package=path.endswith("__init__.py"))
+            kept = new.removeprefix(above) if new.startswith(above) else new
+            return f"{dots}{kept.replace('.', '/')}.py"
     return path
 
 

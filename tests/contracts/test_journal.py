@@ -11,11 +11,11 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.model import Epoch, Index
 from millrace.journal.base import Journal
 from millrace.journal.local import LocalJournal
-from millrace.testing import check_journal
-from millrace.testing.check_journal import Rig
-from millrace.testing.late_journal import LateJournal
 from millrace.wal.record import Position
 from tests.journal.harness import HISTORY, LOCAL, A, World, new_world, run
+from tests.support.contracts import check_journal
+from tests.support.contracts.check_journal import Rig
+from tests.support.contracts.late_journal import LateJournal
 
 
 class LogRig:

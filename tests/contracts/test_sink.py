@@ -14,7 +14,7 @@ from millrace.sinks.base import DELETE, OP, Held, Sink, Task
 from millrace.sinks.boundary import Span, goes_on
 from millrace.sinks.null_key import with_key
 from millrace.testing.check_sink import CHECKS, Rig, Row, check_sink
-from millrace.testing.memory_sink import Flow, Line, MemorySink
+from tests.support.contracts.memory_sink import Flow, Line, MemorySink
 
 Check = Callable[[Rig], None]
 

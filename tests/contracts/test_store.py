@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.testing.check_store import CHECKS
-from millrace.testing.story import Make
-from millrace.testing.subject import DiskSubject, MemorySubject, Subject, simulated
 from millrace.wal.files import RealDisk
 from millrace.wal.segment import LogShape
+from tests.support.contracts.check_store import CHECKS
+from tests.support.contracts.store_subject import (
+    DiskSubject,
+    MemorySubject,
+    Subject,
+    simulated,
+)
+from tests.support.contracts.story import Make
 
 Check = Callable[[Make], None]
 

@@ -11,7 +11,7 @@ from millrace.core.answers import Outcome
 from millrace.core.commands import Command, CreateQueue, Extend, Release, Settle
 from millrace.core.model import CATALOG, LeaseId, QueueSpec, ShardId
 from millrace.errors import Stale
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 LEASE_MS = 60

@@ -27,7 +27,7 @@ from millrace.core.commands import (
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, WINDOWED, Kind, Message, Millis, QueueSpec, Seq, ShardId
 from millrace.core.waiting import Waiting
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 LEASE_MS = 10**9

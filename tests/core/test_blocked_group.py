@@ -13,8 +13,8 @@ from millrace.core.commands import CreateQueue, Lease, Publish, Settle
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.groups import more_name, turn_name
 from millrace.core.model import CATALOG, Kind, Message, QueueSpec, ShardId
-from millrace.testing.group import Group
 from tests.core.test_thinning import QUEUE, Counting
+from tests.support.models.commit_group import Group
 
 ROUNDS = 300
 

@@ -28,7 +28,7 @@ from millrace.core.leased_commands import Life
 from millrace.core.model import CATALOG, Kind, LeaseId, Message, QueueSpec, ShardId
 from millrace.core.seqs import unpack_seqs
 from millrace.core.spec import SpecPart
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 STEPS = st.lists(

@@ -26,7 +26,7 @@ from millrace.core.model import (
 )
 from millrace.core.view import View, number_key
 from millrace.errors import CursorExpired, Refused, Retry
-from millrace.testing.group import history_named
+from tests.support.models.commit_group import history_named
 
 SHARD = ShardId(1)
 A, B, C = (history_named(name) for name in "ABC")

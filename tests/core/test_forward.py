@@ -14,8 +14,8 @@ from millrace.core.topic_commands import (
     Subscribe,
     Subscribed,
 )
-from millrace.testing.group import Group
-from millrace.testing.transcript_topics import pack
+from tests.support.models.commit_group import Group
+from tests.support.transcript.topics import pack
 
 TOPIC, QUEUE = ShardId(1), ShardId(2)
 EVEN, ODD = filters.text({"kind": "even"}), filters.text({"kind": "odd"})

@@ -46,8 +46,8 @@ from millrace.core.session_commands import (
 )
 from millrace.core.view import View
 from millrace.errors import Refused
-from millrace.testing.group import Group
 from tests.core.test_groups import small
+from tests.support.models.commit_group import Group
 
 GROUPS = 3
 LEASE_MS = 60

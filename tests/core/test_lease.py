@@ -29,7 +29,7 @@ from millrace.core.decide import decide, learn
 from millrace.core.desk import Desk
 from millrace.core.model import CATALOG, Message, Millis, QueueSpec, ShardId, Start
 from millrace.errors import MillraceError
-from millrace.testing.group import Group, Result
+from tests.support.models.commit_group import Group, Result
 
 QUEUE = ShardId(1)
 

@@ -23,7 +23,7 @@ from millrace.core.commands import (
 from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, ShardId
 from millrace.core.view import View
 from millrace.errors import Full, TooLarge
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 MOST = 6

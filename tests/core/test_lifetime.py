@@ -26,7 +26,7 @@ from millrace.core.model import CATALOG, Message, QueueSpec, ShardId
 from millrace.core.spec import SpecPart
 from millrace.core.view import View
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 DAY_MS = 24 * 3600 * 1000

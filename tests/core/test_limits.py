@@ -46,7 +46,12 @@ from millrace.core.model import (
 from millrace.core.topic_commands import CreateTopic, TopicRef
 from millrace.core.view import View
 from millrace.errors import Full, Gone, Invalid, NotFound, TooLarge
-from millrace.testing.group import SECRET, Group, Result, facts_of
+from tests.support.models.commit_group import (
+    SECRET,
+    Group,
+    Result,
+    facts_of,
+)
 
 QUEUE = ShardId(1)
 

@@ -29,8 +29,8 @@ from millrace.core.partition_layout import (
     parts_of,
     slice_of,
 )
-from millrace.testing.group import SECRET, Group
 from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow
+from tests.support.models.commit_group import SECRET, Group
 
 STEPS = st.lists(
     st.one_of(

@@ -21,7 +21,7 @@ from millrace.core.model import (
     QueueSpec,
     ShardId,
 )
-from millrace.testing.group import Group, through_bytes
+from tests.support.models.commit_group import Group, through_bytes
 
 QUEUE = ShardId(1)
 A, B, C = ((Kind.DEDUP, key) for key in (b"a", b"b", b"c"))

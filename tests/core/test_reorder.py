@@ -26,7 +26,7 @@ from millrace.core.commands import (
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, ShardId
 from millrace.errors import Full
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 LEASE_MS = 60

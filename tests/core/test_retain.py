@@ -23,7 +23,7 @@ from millrace.core.fold import Reader
 from millrace.core.holder import Holder, Holders, ListHolders
 from millrace.core.model import CATALOG, CursorCell, Position, QueueSpec, Start
 from millrace.errors import CursorExpired
-from millrace.testing.group import Group, Result
+from tests.support.models.commit_group import Group, Result
 
 SIZE = Block.of_bodies([b"x" * 1000]).size()
 SPEC = QueueSpec(retention="log", keep_bytes=3 * SIZE)

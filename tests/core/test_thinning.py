@@ -15,7 +15,7 @@ from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.leased_commands import Life
 from millrace.core.model import CATALOG, Kind, Message, QueueSpec, ShardId
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 

@@ -10,7 +10,7 @@ from millrace.core.commands import Aside, CreateQueue, Lease, Publish, Settle, T
 from millrace.core.fold import Reader
 from millrace.core.leased_commands import Life
 from millrace.core.model import CATALOG, Kind, Message, QueueSpec, ShardId
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 QUEUE = ShardId(1)
 HOUR_MS = 3600 * 1000

@@ -11,7 +11,7 @@ from millrace.core.decide import decide
 from millrace.core.desk import Desk
 from millrace.core.model import Epoch, Message, Millis, ShardId
 from millrace.core.view import View
-from millrace.testing.group import history_named
+from tests.support.models.commit_group import history_named
 
 SHARD = ShardId(1)
 

@@ -15,9 +15,9 @@ from millrace.node import Node, Ports
 from millrace.settings import Settings
 from millrace.store.cells import Table, Writes
 from millrace.store.memory import MemoryCells, Room
-from millrace.testing.clock import SimClock
-from millrace.testing.disk import SimDisk
-from millrace.testing.loop import SimLoop
+from tests.support.simulator.clock import SimClock
+from tests.support.simulator.disk import SimDisk
+from tests.support.simulator.event_loop import SimLoop
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ from millrace.client.queue import Queue
 from millrace.errors import Full
 from millrace.store.memory import Room
 from millrace.store.sealed import FOLDER
-from millrace.testing.disk import Effect
 from tests.engine.test_checkpointer import (
     AMPLE,
     BODIES,
     Machine,
     bodies,
 )
+from tests.support.simulator.disk import Effect
 
 LAZY = replace(AMPLE, log_segments_max=24, log_segments_unsealed=8, checkpoint_seconds=1)
 """As many segments are left alone as the disk has room for."""

@@ -23,15 +23,15 @@ from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.check_journal import body_of
-from millrace.testing.clock import SimClock
-from millrace.testing.disk import SimDisk
-from millrace.testing.late_journal import LateJournal
-from millrace.testing.loop import SimLoop
 from millrace.wal.record import Mark, Position
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
 from millrace.wal.write_ahead_log import Log
+from tests.support.contracts.check_journal import body_of
+from tests.support.contracts.late_journal import LateJournal
+from tests.support.simulator.clock import SimClock
+from tests.support.simulator.disk import SimDisk
+from tests.support.simulator.event_loop import SimLoop
 
 T = TypeVar("T")
 

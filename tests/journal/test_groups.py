@@ -21,13 +21,13 @@ from millrace import errors, limits
 from millrace.core.codec import decode_entries
 from millrace.core.model import Epoch, GroupId
 from millrace.journal.local import LocalJournal
-from millrace.testing.check_journal import append, body_of, entry_of
-from millrace.testing.clock import SimClock
-from millrace.testing.disk import SimDisk
-from millrace.testing.late_journal import LateJournal
-from millrace.testing.loop import SimLoop
 from millrace.wal.segment import LogShape
 from tests.journal.harness import LOCAL, A, B, World
+from tests.support.contracts.check_journal import append, body_of, entry_of
+from tests.support.contracts.late_journal import LateJournal
+from tests.support.simulator.clock import SimClock
+from tests.support.simulator.disk import SimDisk
+from tests.support.simulator.event_loop import SimLoop
 
 SHAPE = LogShape(
     segment_bytes=8 * limits.SECTOR_BYTES,

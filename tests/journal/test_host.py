@@ -50,12 +50,12 @@ from millrace.engine.commit_loop import CommitLoop
 from millrace.engine.request import Request
 from millrace.journal.local import LocalJournal
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.check_journal import append
-from millrace.testing.group import through_bytes
-from millrace.testing.late_journal import LateJournal
-from millrace.testing.loop import SimLoop
 from millrace.wal.segment import LogShape
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
+from tests.support.contracts.check_journal import append
+from tests.support.contracts.late_journal import LateJournal
+from tests.support.models.commit_group import through_bytes
+from tests.support.simulator.event_loop import SimLoop
 
 T = TypeVar("T")
 

@@ -19,14 +19,14 @@ from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
 from millrace.store.disk import DiskStore
 from millrace.store.memory import MemoryCells
-from millrace.testing.check_journal import append
-from millrace.testing.disk import SimDisk
-from millrace.testing.late_journal import LateJournal
-from millrace.testing.loop import SimLoop
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
 from millrace.wal.write_ahead_log import Log
 from tests.journal.harness import HISTORY, KIB, A, B, HeldLane, run
+from tests.support.contracts.check_journal import append
+from tests.support.contracts.late_journal import LateJournal
+from tests.support.simulator.disk import SimDisk
+from tests.support.simulator.event_loop import SimLoop
 
 SHAPE = LogShape(segment_bytes=256 * KIB, segments_max=8, segments_free=1, segments_reserve=1)
 UNSEALED = 2

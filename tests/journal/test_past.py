@@ -12,9 +12,9 @@ from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 from millrace.errors import Corrupt, Retry
 from millrace.journal.past import entries_since
-from millrace.testing.disk import SimDisk
 from millrace.wal.replay import Replay
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

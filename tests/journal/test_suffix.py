@@ -15,10 +15,10 @@ from millrace.core.codec import decode_entries
 from millrace.core.model import Epoch, GroupId, Index
 from millrace.journal.base import Journal
 from millrace.journal.recovery import Recovery
-from millrace.testing.check_journal import append, body_of, entry_of
 from millrace.wal.record import Position
 from millrace.wal.replay import Replay
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, junk, new_world, run
+from tests.support.contracts.check_journal import append, body_of, entry_of
 
 
 def bodies(world: World, group: GroupId) -> list[bytes]:

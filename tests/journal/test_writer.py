@@ -13,11 +13,11 @@ from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.model import Epoch, GroupId, Index, Message
 from millrace.journal.local import LocalJournal
-from millrace.testing.check_journal import append, entry_of
-from millrace.testing.disk import Effect
 from millrace.wal.record import Position
 from millrace.wal.segment import LogShape
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
+from tests.support.contracts.check_journal import append, entry_of
+from tests.support.simulator.disk import Effect
 
 SECTOR = limits.SECTOR_BYTES
 

@@ -10,7 +10,7 @@ import pytest
 from millrace import errors
 from millrace.maintenance import checksummed_json
 from millrace.maintenance.file_copy import write_whole
-from millrace.testing.disk import SimDisk
+from tests.support.simulator.disk import SimDisk
 
 
 class _State(msgspec.Struct, frozen=True):

@@ -61,9 +61,9 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
-from millrace.testing.group import Group, Result
-from millrace.testing.model import Model
-from millrace.testing.model_parts import Limits
+from tests.support.models.commit_group import Group, Result
+from tests.support.models.parts import Limits
+from tests.support.models.shard import Model
 
 DEAD = ShardId(1)
 QUEUE = ShardId(2)

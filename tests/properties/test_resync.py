@@ -49,9 +49,9 @@ from millrace.core.model import (
 )
 from millrace.journal.past import entries_since
 from millrace.store.resync import State, Suffix, catch_up, choose, resync, send_state
-from millrace.testing.compare_stores import GROUP, compare
-from millrace.testing.group import Group
-from millrace.testing.subject import DiskSubject, MemorySubject, simulated
+from tests.support.contracts.compare_stores import GROUP, compare
+from tests.support.contracts.store_subject import DiskSubject, MemorySubject, simulated
+from tests.support.models.commit_group import Group
 
 KEYS = [b"k%d" % at for at in range(12)]
 QUEUE = ShardId(1)

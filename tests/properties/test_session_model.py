@@ -21,11 +21,11 @@ from millrace.core.session_commands import (
     SessionRef,
     SuspectSession,
 )
-from millrace.testing.group import Result
-from millrace.testing.model_parts import Limits
-from millrace.testing.model_sessions import SessionModel
 from tests.properties import test_core_model as core
 from tests.properties.test_core_model import SOMETIMES, WEIGHTS, CoreMachine, Driver, Receipt
+from tests.support.models.commit_group import Result
+from tests.support.models.parts import Limits
+from tests.support.models.sessions import SessionModel
 
 
 @dataclass

@@ -28,7 +28,7 @@ from millrace.core.commands import (
 from millrace.core.holder import Holders, ListHolders
 from millrace.core.leased_commands import Life, Replace
 from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, Seq, ShardId
-from millrace.testing.group import Group
+from tests.support.models.commit_group import Group
 
 DEAD, QUEUE = ShardId(1), ShardId(2)
 WAITING = ("ready", "returned", "blocked", "limited")

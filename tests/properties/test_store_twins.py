@@ -39,10 +39,10 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.model import CATALOG, CursorCell, Message, Position, QueueSpec, ShardId, Start
-from millrace.testing.compare_stores import compare
-from millrace.testing.group import Group, Result
-from millrace.testing.story import DISTURBANCES
-from millrace.testing.subject import simulated
+from tests.support.contracts.compare_stores import compare
+from tests.support.contracts.store_subject import simulated
+from tests.support.contracts.story import DISTURBANCES
+from tests.support.models.commit_group import Group, Result
 
 KEYS = [b"k%d" % at for at in range(12)]
 STAGES = ["s0", "s1", "s2"]

@@ -37,8 +37,8 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import MillraceError
-from millrace.testing.group import Group, Result
-from millrace.testing.transcript_topics import pack
+from tests.support.models.commit_group import Group, Result
+from tests.support.transcript.topics import pack
 
 QUEUES = ["a", "b", "keyed"]
 NAMES = ["x", "y", "z"]

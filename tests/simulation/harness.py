@@ -12,10 +12,10 @@ from millrace.client.millrace import Millrace
 from millrace.node import Node, Ports
 from millrace.settings import Settings
 from millrace.store.memory import Image, MemoryCells
-from millrace.testing.clock import SimClock
-from millrace.testing.disk import Crashed, Effect, SimDisk
-from millrace.testing.lanes import Pace, SimLane, Steps
-from millrace.testing.loop import Halted, SimLoop
+from tests.support.simulator.clock import SimClock
+from tests.support.simulator.disk import Crashed, Effect, SimDisk
+from tests.support.simulator.event_loop import Halted, SimLoop
+from tests.support.simulator.io_threads import Pace, SimLane, Steps
 
 T = TypeVar("T")
 

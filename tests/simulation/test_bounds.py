@@ -10,9 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from millrace.core import weight
-from millrace.testing.checker_history import History, Lease, Other, Publish
-from millrace.testing.checker_length import HOLDS
-from millrace.testing.simulator_run import (
+from tests.support.checkers.history import (
+    History,
+    Lease,
+    Other,
+    Publish,
+)
+from tests.support.checkers.length import HOLDS
+from tests.support.simulator.run import (
     Run,
     make_aging_clients,
     make_bounded_clients,
@@ -20,7 +25,7 @@ from millrace.testing.simulator_run import (
     make_tide_clients,
     make_weir_clients,
 )
-from millrace.testing.workload import Client, World
+from tests.support.simulator.workload import Client, World
 
 SEEDS = range(1, 5)
 STEPS = 300

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.testing.checker import check
-from millrace.testing.checker_history import (
+from tests.support.checkers.all import check
+from tests.support.checkers.history import (
     Discard,
     History,
     Lease,

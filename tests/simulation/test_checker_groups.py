@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millrace.testing.checker_groups import check_groups
-from millrace.testing.checker_history import (
+from tests.support.checkers.groups import check_groups
+from tests.support.checkers.history import (
     Call,
     Extend,
     History,
@@ -17,7 +17,7 @@ from millrace.testing.checker_history import (
     Shard,
     Turn,
 )
-from millrace.testing.checker_leases import check_leases
+from tests.support.checkers.leases import check_leases
 
 SHARD = 1
 

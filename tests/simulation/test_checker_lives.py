@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.testing.checker import check
-from millrace.testing.checker_history import Call, History, Lease, Publish, Seen, Sent, Shard
-from millrace.testing.checker_lives import AGE_SLACK_MS, BYTES_SLACK, ROW_BYTES
+from tests.support.checkers.all import check
+from tests.support.checkers.expiry import AGE_SLACK_MS, BYTES_SLACK, ROW_BYTES
+from tests.support.checkers.history import (
+    Call,
+    History,
+    Lease,
+    Publish,
+    Seen,
+    Sent,
+    Shard,
+)
 
 SHARD, DEAD = 1, 2
 DAY_MS = 24 * 3600 * 1000

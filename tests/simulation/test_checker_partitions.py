@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millrace.testing.checker import check
-from millrace.testing.checker_history import (
+from tests.support.checkers.all import check
+from tests.support.checkers.history import (
     Call,
     Delete,
     Extend,

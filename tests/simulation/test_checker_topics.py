@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.testing.checker_history import Call, History, TopicPublish, TopicRead
-from millrace.testing.checker_topics import (
+from tests.support.checkers.history import (
+    Call,
+    History,
+    TopicPublish,
+    TopicRead,
+)
+from tests.support.checkers.topics import (
     EVERYTHING,
     FILTERED,
     PASSING,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.testing.checker import check
-from millrace.testing.checker_history import (
+from tests.support.checkers.all import check
+from tests.support.checkers.history import (
     Call,
     History,
     Lease,

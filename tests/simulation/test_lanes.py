@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.testing.clock import SimClock
-from millrace.testing.lanes import Pace, SimLane, Steps
-from millrace.testing.loop import SimLoop
+from tests.support.simulator.clock import SimClock
+from tests.support.simulator.event_loop import SimLoop
+from tests.support.simulator.io_threads import Pace, SimLane, Steps
 
 WHOLE = Pace(usual=0.1, slow=1.0, slow_share=0.1)
 STEPPED = WHOLE._replace(is_stepped=True)

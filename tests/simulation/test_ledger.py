@@ -12,14 +12,14 @@ from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.checker_ledger import Ledger, LedgerDisk
-from millrace.testing.disk import Crashed, SimDisk
 from millrace.wal.record import (
     DATA,
     END,
     SegmentHeader,
     encode_record,
 )
+from tests.support.checkers.ledger import Ledger, LedgerDisk
+from tests.support.simulator.disk import Crashed, SimDisk
 
 GROUP = GroupId(0)
 HISTORY = History(b"h" * 16)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from millrace.testing.clock import BEGIN_MS, SimClock
-from millrace.testing.loop import Halted, SimLoop, Stuck
+from tests.support.simulator.clock import BEGIN_MS, SimClock
+from tests.support.simulator.event_loop import Halted, SimLoop, Stuck
 
 
 def test_time_jumps_to_the_next_timer() -> None:

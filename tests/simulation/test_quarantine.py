@@ -9,11 +9,11 @@ import pytest
 from millrace.client.millrace import Millrace
 from millrace.errors import Quarantined
 from millrace.node import Node
-from millrace.testing.simulator_machine import Fault, draw_plan
-from millrace.testing.simulator_run import Run
-from millrace.testing.workload_spoilers import Spoiler
 from tests.engine.poison import publish_poison
 from tests.simulation.harness import Bench, Script, at_every_step
+from tests.support.simulator.machine import Fault, draw_plan
+from tests.support.simulator.run import Run
+from tests.support.simulator.workload_spoilers import Spoiler
 
 
 class Told:

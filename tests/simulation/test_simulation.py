@@ -12,9 +12,9 @@ import sys
 
 import pytest
 
-from millrace.testing.simulator import main, run_seed
-from millrace.testing.simulator_machine import Fault, draw_plan
-from millrace.testing.simulator_run import Run
+from tests.support.simulator.__main__ import main, run_seed
+from tests.support.simulator.machine import Fault, draw_plan
+from tests.support.simulator.run import Run
 from tests.support.timeouts import scaled
 
 SEEDS = range(1, 19)
@@ -35,7 +35,7 @@ def test_the_seeds_draw_every_fault() -> None:
 def test_the_same_seed_gives_the_same_run_whatever_the_hash_seed() -> None:
     # In this seed lanes are stepped, clocks jump, and machines crash.
     assert {Fault.INTERLEAVE, Fault.CLOCK, Fault.CRASH} <= draw_plan(HASHED_SEED).faults
-    command = [sys.executable, "-m", "millrace.testing.simulator", "--digest", "--steps", "200"]
+    command = [sys.executable, "-m", "tests.support.simulator", "--digest", "--steps", "200"]
     command += ["--seed", str(HASHED_SEED)]
     told = {
         subprocess.run(

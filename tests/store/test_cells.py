@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from millrace.store.cells import Cells, Table
 from millrace.store.lmdb_cells import LmdbCells
 from millrace.store.memory import MemoryCells
-from millrace.testing import check_cells
+from tests.support.contracts import check_cells
 
 
 def open_lmdb(folder: Path) -> LmdbCells:

@@ -11,8 +11,8 @@ from millrace.errors import Full
 from millrace.store.cells import Table
 from millrace.store.sealed import FOLDER
 from millrace.store.tables import decode_file, number_of
-from millrace.testing.disk import Effect
 from tests.store.test_rules import Scene
+from tests.support.simulator.disk import Effect
 
 
 def dead(scene: Scene) -> dict[int, int]:

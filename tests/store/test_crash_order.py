@@ -19,11 +19,11 @@ from millrace.store.cells import Writes
 from millrace.store.memory import Image, MemoryCells
 from millrace.store.place import COMPRESSED
 from millrace.store.sealed import Line, read_lines
-from millrace.testing.compare_stores import compare
-from millrace.testing.disk import Crashed, SimDisk
-from millrace.testing.story import Story
-from millrace.testing.subject import DiskSubject
 from millrace.wal.segment import LogShape
+from tests.support.contracts.compare_stores import compare
+from tests.support.contracts.store_subject import DiskSubject
+from tests.support.contracts.story import Story
+from tests.support.simulator.disk import Crashed, SimDisk
 
 SHAPE = LogShape(segment_bytes=32 * 1024, segments_max=64, segments_free=1, segments_reserve=1)
 

@@ -7,8 +7,8 @@ folder and write checkpoints; then the power goes. No file may come back that no
 from __future__ import annotations
 
 from millrace.store.sealed import file_number
-from millrace.testing.disk import Crashed
 from tests.store.test_crash_order import EFFECTS_MAX, SEEDS, Machine, seal_and_rewrite
+from tests.support.simulator.disk import Crashed
 
 
 def test_a_dropped_file_does_not_come_back() -> None:

@@ -16,9 +16,9 @@ from millrace.store import packing
 from millrace.store.packing import Unpacked, pack, unpack
 from millrace.store.place import COMPRESSED
 from millrace.store.sealed import SEALED_SCHEMA, read_lines
-from millrace.testing.story import SHARD
 from tests.store.test_counts import look_after
 from tests.store.test_rules import Scene
+from tests.support.contracts.story import SHARD
 
 ROWS = [Message(b"value %d " % at * 40, b"key-%d" % at, (("h", b"x"),)) for at in range(200)]
 

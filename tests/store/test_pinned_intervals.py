@@ -10,9 +10,9 @@ import pytest
 
 from millrace.core.fold import Reader
 from millrace.core.model import Death
-from millrace.testing.compare_stores import rows_of
-from millrace.testing.story import SHARD, Make, Story
-from millrace.testing.subject import MemorySubject, simulated
+from tests.support.contracts.compare_stores import rows_of
+from tests.support.contracts.store_subject import MemorySubject, simulated
+from tests.support.contracts.story import SHARD, Make, Story
 
 
 def seen(story: Story, pin: int | None) -> list[int]:

@@ -17,10 +17,10 @@ from millrace.store.blocks import Blocks, Found
 from millrace.store.place import Place
 from millrace.store.reading import Warm
 from millrace.store.sealed import SealedFile, file_name, read_lines
-from millrace.testing.compare_stores import rows_of
-from millrace.testing.disk import SimDisk
-from millrace.testing.story import SHARD, Story
-from millrace.testing.subject import DiskSubject, simulated
+from tests.support.contracts.compare_stores import rows_of
+from tests.support.contracts.store_subject import DiskSubject, simulated
+from tests.support.contracts.story import SHARD, Story
+from tests.support.simulator.disk import SimDisk
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from millrace.core.commands import Outlived
 from millrace.core.model import Death, Message
 from millrace.errors import Corrupt, Full
 from millrace.store.sealed import FOLDER, file_name, read_lines
-from millrace.testing.disk import Effect
-from millrace.testing.story import SHARD
 from tests.store.test_rules import Scene
+from tests.support.contracts.story import SHARD
+from tests.support.simulator.disk import Effect
 
 
 def test_l8_generations_in_which_nothing_lies_need_no_pass() -> None:

@@ -12,11 +12,11 @@ from millrace.core.model import Death, Message
 from millrace.errors import Corrupt
 from millrace.store.cells import Table
 from millrace.store.memory import Image, MemoryCells
-from millrace.testing.compare_stores import compare
-from millrace.testing.disk import SimDisk
-from millrace.testing.story import Story
-from millrace.testing.subject import DiskSubject
 from millrace.wal.segment import LogShape
+from tests.support.contracts.compare_stores import compare
+from tests.support.contracts.store_subject import DiskSubject
+from tests.support.contracts.story import Story
+from tests.support.simulator.disk import SimDisk
 
 SHAPE = LogShape(segment_bytes=32 * 1024, segments_max=64, segments_free=1, segments_reserve=1)
 

@@ -13,9 +13,9 @@ from millrace.core.seqs import pack_seqs
 from millrace.errors import Full
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync
-from millrace.testing.compare_stores import GROUP, compare
-from millrace.testing.story import SHARD, Story
-from millrace.testing.subject import DiskSubject, MemorySubject, simulated
+from tests.support.contracts.compare_stores import GROUP, compare
+from tests.support.contracts.store_subject import DiskSubject, MemorySubject, simulated
+from tests.support.contracts.story import SHARD, Story
 
 Target = MemorySubject | DiskSubject
 

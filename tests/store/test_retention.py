@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millrace.core.model import Death, Message
 from millrace.store import chunk
-from millrace.testing.story import SHARD
 from tests.store.test_counts import look_after
 from tests.store.test_rules import Scene
+from tests.support.contracts.story import SHARD
 
 
 def test_i12_rows_that_are_gone_do_not_expire() -> None:

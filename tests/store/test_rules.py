@@ -33,11 +33,11 @@ from millrace.store.cells import Table, Writes
 from millrace.store.memory import MemoryCells, Room
 from millrace.store.resync import resync
 from millrace.store.sealed import FOLDER, SEALED_SCHEMA, file_name, read_lines
-from millrace.testing.compare_stores import compare, rows_of
-from millrace.testing.disk import Effect, SimDisk
-from millrace.testing.story import SHARD, Story
-from millrace.testing.subject import DiskSubject, MemorySubject, simulated
 from millrace.wal.record import Mark
+from tests.support.contracts.compare_stores import compare, rows_of
+from tests.support.contracts.store_subject import DiskSubject, MemorySubject, simulated
+from tests.support.contracts.story import SHARD, Story
+from tests.support.simulator.disk import Effect, SimDisk
 
 HISTORY = History(b"h" * 16)
 

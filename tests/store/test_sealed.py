@@ -25,7 +25,7 @@ from millrace.store.sealed import (
     file_number,
     read_lines,
 )
-from millrace.testing.disk import SimDisk
+from tests.support.simulator.disk import SimDisk
 
 GOLDEN = Path(__file__).parents[1] / "formats" / "sealed-1.arrow"
 """Written by the first version of the format; every later one must read it."""

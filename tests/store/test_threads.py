@@ -11,10 +11,10 @@ from millrace.core.fold import Reader
 from millrace.core.model import Death
 from millrace.store.cells import Table
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.testing.story import SHARD, Story
-from millrace.testing.subject import DiskSubject, simulated
 from millrace.wal.files import RealDisk
 from millrace.wal.segment import LogShape
+from tests.support.contracts.store_subject import DiskSubject, simulated
+from tests.support.contracts.story import SHARD, Story
 
 ROUNDS = 25
 ROWS = 400

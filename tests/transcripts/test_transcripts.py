@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.testing.transcript import DIVIDER, run
+from tests.support.transcript.runner import DIVIDER, run
 
 HERE = Path(__file__).parent
 PATHS = sorted(HERE.glob("*.txt"))
@@ -36,7 +36,7 @@ def test_purpose_is_on_top(path: Path) -> None:
 def test_r1_nothing_depends_on_the_order_of_a_set() -> None:
     """The same commands give the same bytes, whatever the seed of `hash()`."""
     program = (
-        "import sys; from pathlib import Path; from millrace.testing.transcript import run\n"
+        "import sys; from pathlib import Path; from tests.support.transcript.runner import run\n"
         "for path in sys.argv[1:]:\n"
         "    text = Path(path).read_text(encoding='utf-8')\n"
         "    assert run(text) == text, path\n"

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from millrace import errors, limits
-from millrace.testing.disk import Crashed, Effect, SimDisk
 from millrace.wal.files import Disk
 from millrace.wal.record import Mark
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import Crashed, Effect, SimDisk
 
 SECTOR = limits.SECTOR_BYTES
 

@@ -1,4 +1,4 @@
-"""The real disk keeps what its port promises. The simulated one: tests/testing/test_disk.py."""
+"""The real disk keeps what its port promises. The simulated one: tests/simulation/test_disk.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from millrace import errors, limits
-from millrace.testing.check_disk import check_disk
 from millrace.wal.files import RealDisk, byte_count
+from tests.support.contracts.check_disk import check_disk
 from tests.wal.harness import open_log, read_log
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millrace import errors
-from millrace.testing.disk import SimDisk
 from millrace.wal.record import Position
+from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import new_disk, open_log, payload_of
 
 RECORDS = 12

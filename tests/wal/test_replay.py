@@ -7,7 +7,6 @@ import random
 import pytest
 
 from millrace import errors, limits
-from millrace.testing.disk import SimDisk
 from millrace.wal.record import (
     DATA,
     END,
@@ -21,6 +20,7 @@ from millrace.wal.record import (
 from millrace.wal.replay import ORIGIN, Replay
 from millrace.wal.segment import LogShape
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

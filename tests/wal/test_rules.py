@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.testing.disk import Crashed, Effect, SimDisk
 from millrace.wal.record import Position
 from millrace.wal.replay import Replay
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import Crashed, Effect, SimDisk
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.testing.disk import SimDisk
 from millrace.wal.record import Position, SegmentHeader
 from millrace.wal.segment import LogShape
 from millrace.wal.segment_pool import Pool
+from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import SECTOR, SHAPE, new_disk
 
 SIZE = SHAPE.segment_bytes

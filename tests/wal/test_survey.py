@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millrace import errors, limits
-from millrace.testing.disk import SimDisk
 from millrace.wal.record import SegmentHeader, encode_segment
 from millrace.wal.survey import Survey
+from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.testing.disk import Crashed, Effect
 from millrace.wal.files import RealDisk
 from millrace.wal.record import Position
 from millrace.wal.replay import ORIGIN, Replay
 from millrace.wal.segment import Loan, LogShape
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import Crashed, Effect
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.testing.disk import Effect, SimDisk
 from millrace.wal.record import Mark, Position
 from millrace.wal.write_ahead_log import Log
+from tests.support.simulator.disk import Effect, SimDisk
 from tests.wal.harness import (
     SECTOR,
     SHAPE,

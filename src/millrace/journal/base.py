@@ -6,7 +6,7 @@ local half; entries of all groups share its records.
 
 Whoever listens is told on the event loop's thread, perhaps before `append` has returned, and must
 not raise: an entry that is committed and was not taken in is for recovery, so that the node ends.
-`millrace.testing.check_journal` holds every journal to this page.
+`tests.support.contracts.check_journal` holds every journal to this page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cells: the ordered tables of small values that are the store's index.
 
 This is the promise. `LmdbCells` keeps it on disk, `MemoryCells` in the simulator, and
-`millrace.testing.check_cells` holds both to it.
+`tests.support.contracts.check_cells` holds both to it.
 """
 
 from __future__ import annotations

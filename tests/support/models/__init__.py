@@ -1,0 +1,1 @@
+"""Naive models: what a queue means, in lists and dictionaries."""

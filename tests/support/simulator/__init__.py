@@ -1,0 +1,1 @@
+"""The simulator: the shipped engine over a simulated machine, from a seed."""

@@ -1,0 +1,1 @@
+"""Transcripts: commands as text in, answers and changes as text out."""
