@@ -53,6 +53,11 @@ async def session_count(queue: Queue) -> int:
     return len(view.sessions)
 
 
+WOKEN = limits.WAIT_STEP_MS / 2000
+"""Seconds within which an answer shows that a waiting call was woken: it asks anew by itself later,
+and finds then what it was not told."""
+
+
 async def stays_empty(session: Session) -> None:
     """Nothing is there for it: whatever was decided before this, was decided without it."""
     waiting = asyncio.ensure_future(anext(session))
@@ -215,7 +220,7 @@ async def test_r6_a_message_is_handed_out_with_the_publish_that_brings_it(m: Mil
 async def test_r6_credit_that_is_granted_is_used_up(m: Millrace) -> None:
     queue = await m.queue("orders")
     await queue.publish_many([b"a", b"b", b"c", b"d"])
-    async with queue.session(credit=1, refill=False) as session:
+    async with asyncio.timeout(WOKEN), queue.session(credit=1, refill=False) as session:
         first = await anext(session)
         await first.settle()
         await stays_empty(session)
@@ -248,12 +253,13 @@ async def test_sessions_and_lease_calls_wait_in_one_row(m: Millrace) -> None:
         busy = await stack.enter_async_context(queue.session(credit=1))
         await anext(busy)
         idle = await stack.enter_async_context(queue.session(credit=1))
-        waiting = asyncio.ensure_future(queue.lease(1, wait=30))
+        waiting = asyncio.ensure_future(queue.lease(1, wait=2 * WOKEN))
         await stays_empty(idle)
         # The first has no credit left: that is nothing to the others.
         await queue.publish_many([b"b", b"c"])
-        [lease] = await waiting
-        message = await anext(idle)
+        async with asyncio.timeout(WOKEN):
+            [lease] = await waiting
+            message = await anext(idle)
         assert {lease.body, message.body} == {b"b", b"c"}
         await stays_empty(busy)
 

@@ -46,7 +46,7 @@ def subscribed(sns: SNSClient, topic: str, endpoint: Endpoint, **attributes: str
 
 
 def test_an_endpoint_is_asked_before_it_gets_anything(
-    sns: SNSClient, topic: str, endpoint: Endpoint
+    site: AwsSite, sns: SNSClient, topic: str, endpoint: Endpoint
 ) -> None:
     made = sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
     assert made["SubscriptionArn"] == "pending confirmation"
@@ -71,6 +71,12 @@ def test_an_endpoint_is_asked_before_it_gets_anything(
     assert got.headers["x-amz-sns-subscription-arn"] == arn
     assert (got.json["Message"], got.json["Subject"]) == ("héllo", "s")
     verify(got.json)
+    subscription = bytes.fromhex(token).decode().split("/")[2]
+    hidden = f"/v1/spaces/default/queues/sns.{subscription}"
+    stats = site.process.ask("GET", hidden).json["stats"]
+    assert isinstance(stats, dict)
+    # Topics forward in order: what came before the confirmation was not kept for later, either.
+    assert stats["published"] == 1
     found = sns.get_subscription_attributes(SubscriptionArn=arn)["Attributes"]
     assert (found["PendingConfirmation"], found["Protocol"]) == ("false", "http")
     assert "healthyRetryPolicy" in json.loads(found["EffectiveDeliveryPolicy"])
