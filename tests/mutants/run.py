@@ -105,16 +105,21 @@ def patched(mutant: Mutant, text: str) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def copy_tree(source: Path, target: Path, *, with_bytecode: bool = False) -> None:
-    """Copy what tests may need of a repository."""
-    bytecode = () if with_bytecode else ("__pycache__",)
+def copy_tree(source: Path, target: Path, *, is_compiled: bool = False) -> None:
+    """Copy what tests may need of a repository.
+
+    `is_compiled`: the source is such a copy, with its bytecode. Its files are linked: copying
+    thousands of them took longer than most tests.
+    """
+    bytecode = () if is_compiled else ("__pycache__",)
+    copy = os.link if is_compiled else shutil.copy2
     ignored = shutil.ignore_patterns(*bytecode, ".git", ".venv", ".hypothesis", "*_cache")
     for name in PARTS:
         if (source / name).is_dir():
-            shutil.copytree(source / name, target / name, ignore=ignored)
+            shutil.copytree(source / name, target / name, ignore=ignored, copy_function=copy)
         elif (source / name).exists():
             target.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source / name, target / name)
+            copy(source / name, target / name)
 
 
 def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
@@ -126,10 +131,13 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
     name = mutant.name if mutant else "without any mutant"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder) / "repository"
-        copy_tree(source, copy, with_bytecode=True)
+        copy_tree(source, copy, is_compiled=True)
         if mutant is not None:
             path = copy / "src" / "millrace" / mutant.file
-            path.write_text(patched(mutant, path.read_text()))
+            text = patched(mutant, path.read_text())
+            # Written anew: other copies have the same file.
+            path.unlink()
+            path.write_text(text)
             # Bytecode is judged by time and size of its source alone: a patch might keep both.
             for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
                 compiled.unlink()
