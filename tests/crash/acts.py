@@ -296,11 +296,12 @@ async def drain(player: Player) -> None:
 async def drain_queues(player: Player, queues: Iterable[str]) -> None:
     """Settle everything in these queues, and read all cursors to their ends."""
     for queue in queues:
-        # Deletes stay, and no worker gets them.
-        while await _is_waiting(player, queue):
-            held = await player.hold(queue, 1_000, 3.0, wait=WAIT_SECONDS)
+        held = await player.hold(queue, 1_000, 3.0, wait=WAIT_SECONDS)
+        # Others may have leased what is left. Deletes stay, and no worker gets them.
+        while held or await _is_waiting(player, queue):
             if held:
                 await player.end(queue, held, is_settle=True)
+            held = await player.hold(queue, 1_000, 3.0, wait=WAIT_SECONDS)
     for queue in player.cursors:
         while (snapshot := await player.read(queue, wait=0)) is not None:
             await player.do(Commit(player.op(), queue, snapshot.boundary), snapshot.commit())

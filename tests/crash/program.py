@@ -29,8 +29,9 @@ from tests.crash.scene import (
     TRACED,
 )
 from tests.crash.telling import find_topic, look_at_topic
+from tests.support.timeouts import scaled
 
-DRAIN_SECONDS_MAX = 20
+DRAIN_SECONDS_MAX = scaled(20)
 """Leases that were lost run out well before."""
 
 

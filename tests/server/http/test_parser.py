@@ -225,3 +225,16 @@ def test_sec_26_a_path_that_is_not_normal_is_refused(path: str) -> None:
 def test_sec_26_other_paths_are_taken(path: str) -> None:
     [request] = parse(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
     assert request.path == path.partition("?")[0]
+
+
+@pytest.mark.parametrize("first", [1, 1000, limits.HTTP_HEAD_BYTES_MAX - 1])
+def test_the_bound_of_a_head_does_not_depend_on_how_it_is_read(first: int) -> None:
+    """A head slightly above the bound was taken when its last read was short."""
+    start = b"GET / HTTP/1.1\r\nHost: h\r\na: "
+    room = limits.HTTP_HEAD_BYTES_MAX - len(start) - 4
+    allowed, excessive = (start + b"x" * size + b"\r\n\r\n" for size in (room, room + 1))
+    [request] = parse(allowed[:first], allowed[first:])
+    assert request.path == "/"
+    with pytest.raises(BadRequest) as caught:
+        parse(excessive[:first], excessive[first:])
+    assert caught.value.status == 431

@@ -54,11 +54,11 @@ class _Site(Site):
 def test_all_have_read_before_the_first_goes_on() -> None:
     async def main() -> None:
         site = _Site()
-        for name in (b"a", b"b"):
+        for name in (b"1.a", b"2.a"):
             site.connect()[0].data_received(GET % name)
             assert site.begun == []
         await asyncio.sleep(0)
-        assert site.begun == ["/a", "/b"]
+        assert site.begun == ["/1.a", "/2.a"]
 
     asyncio.run(main())
 
@@ -84,13 +84,13 @@ def test_many_do_not_wait_for_more() -> None:
     asyncio.run(main())
 
 
-def test_those_of_a_kind_go_on_in_a_row() -> None:
+def test_those_of_a_kind_go_on_in_a_row_publishes_before_leases() -> None:
     async def main() -> None:
         site = _Site()
-        for name in (b"1.sent", b"2.left", b"3.sent", b"4.left"):
+        for name in (b"1.lease", b"2.publish", b"3.lease", b"4.publish"):
             site.connect()[0].data_received(GET % name)
         await asyncio.sleep(0)
-        assert site.begun == ["/2.left", "/4.left", "/1.sent", "/3.sent"]
+        assert site.begun == ["/2.publish", "/4.publish", "/1.lease", "/3.lease"]
 
     asyncio.run(main())
 

@@ -238,6 +238,8 @@ class Parser:
                 self._look_at(self.large)
             else:
                 end = self._end_of_part(data, at)
+                if self._in_head and self._head_bytes + end - at > limits.HTTP_HEAD_BYTES_MAX:
+                    raise _head_too_large()
                 self._feed(bytes(view[at:end]))
                 at = end
             if done and at < size and (len(done) >= limit or done[-1].refusal is not None):
