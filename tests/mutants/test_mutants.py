@@ -16,7 +16,7 @@ from tests.mutants.run import ROOT, Mutant, Unfit, load, part_of, patched, try_t
 MUTANTS = load()
 
 MUTANTS_MIN = 25
-LAYERS = {"core", "log", "journal", "store", "shard", "client"}
+LAYERS = {"core", "wal", "journal", "store", "engine", "client"}
 
 TESTS = ["tests/core/test_receipt.py"]
 """Any quick tests."""

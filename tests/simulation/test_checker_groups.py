@@ -150,6 +150,19 @@ def test_what_waits_for_its_next_attempt_holds_its_group() -> None:
     assert told.found() == []
 
 
+def test_a_late_release_of_a_dead_letter_holds_no_group() -> None:
+    """A lease that runs out is a failure: the last one makes a dead letter, and a release of it is
+    answered as if it had been in time."""
+    for max_failures, is_blamed in ((1, False), (2, True)):
+        told = Told("group", max_failures=max_failures)
+        first, second = told.publish(1), told.publish(2)
+        told.lease(1, 1_000, first)
+        told.release(1, 1, 1_200, delay_ms=1_000)
+        told.lease(2, 1_300, second)
+        found = [line for line in check_groups(told) if line.startswith("G1")]
+        assert bool(found) == is_blamed, found
+
+
 def test_nobody_is_blamed_for_what_may_have_happened() -> None:
     told = Told("group")
     one, two = told.publish(1), told.publish(2)

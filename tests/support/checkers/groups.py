@@ -153,6 +153,10 @@ class _Groups:
                 continue
             if call.failed and 0 < shard.max_failures <= call.failures:
                 return False
+            if not call.failed and 0 < shard.max_failures <= call.failures + 1:
+                # If the lease had run out, that was its last failure: a release of a dead letter
+                # is answered as if it had been in time.
+                return False
             if 0 < shard.max_deliveries <= given.row.deliveries:
                 return False
             until_ms = ready_ms(shard, call)

@@ -42,6 +42,8 @@ class Consumer(Worker):
         """By seq: neither settled nor released."""
         self._done: set[tuple[int, int]] = set()
         """Shard and seq of what was settled."""
+        self._let_go_since: set[int] = set()
+        """Seqs that were settled or released since the last redelivery was asked for."""
 
     async def resume(self, session: Session) -> None:
         await super().resume(session)
@@ -67,11 +69,13 @@ class Consumer(Worker):
             case "settle" | "release" if self._mine:
                 held = self._mine[chance.choice(sorted(self._mine))]
                 self._let_go(session, held)
+                self._let_go_since.add(held.seq)
                 if action == "settle":
                     await self._finish(session, place, held)
                 else:
                     await self._release(session, place, held)
             case "redeliver":
+                self._let_go_since.clear()
                 await self._do(session, place, "redeliver", self._session.redeliver())
             case "grant" if not self._refill:
                 drain = chance.random() < 0.3
@@ -90,6 +94,7 @@ class Consumer(Worker):
 
     async def _open(self, session: Session, place: Place) -> None:
         chance = self.chance
+        self._let_go_since.clear()
         if self._id and chance.random() < 0.6:
             consumption = place.queue.session(resume=self._id)
         else:
@@ -117,6 +122,9 @@ class Consumer(Worker):
     def _hold(self, session: Session, place: Place, lease: Lease) -> None:
         assert lease.number is not None
         at = (place.shard, lease.seq)
+        if lease.number in self._numbers and lease.seq in self._let_go_since:
+            # A redelivery that was on its way when the message was settled or released.
+            return
         if session.holders.setdefault(at, self._session) is not self._session:
             self.blame(f"R7: {lease.seq} of {place.shard} is held by two sessions")
         if at in self._done and lease.number not in self._numbers:
