@@ -5,9 +5,10 @@ and the tests that must fail. The repository is copied, patched and tested, and 
 A mutant whose tests pass has survived: a test is missing. A mutant whose text is no longer found is
 an error: the list must follow the source.
 
-Rule 1: caught means that a test failed. A source that cannot be imported or that names what is not
-there, tests that cannot be collected, or a run of another source than the copy (`guard`) prove
-nothing and are errors. The tests are copied, too: programs that they start find the source there.
+Rule 1: caught means that a test failed, hung, or was crashed with its process. A source that cannot
+be imported or that names what is not there, tests that cannot be collected, or a run of another
+source than the copy (`guard`) prove nothing and are errors. The tests are copied, too: programs
+that they start find the source there.
 Rule 2: the same tests pass on the same copy without a mutant, or their failures say nothing.
 Rule 3: a run leaves nothing behind, neither caches nor examples that Hypothesis found.
 
@@ -23,6 +24,7 @@ import concurrent.futures
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,6 +56,9 @@ CONTROL_SECONDS_MAX = scaled(1_800)
 
 SLIPS = ("NameError", "UnboundLocalError", "ImportError", "AttributeError", "SyntaxError")
 """What a patch that was badly written fails with: no test had to look for it."""
+
+ABORTED = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS)
+"""What a process ends with that a mutant has crashed: no test can fail any more."""
 
 PASSED, FAILED = 0, 1
 """What pytest ends with where all tests were run, or where one of them failed."""
@@ -171,6 +176,8 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
                 raise Unfit(f"{name}: its tests take too long") from None
             return Verdict(failed=True, what="hung")
     lines = [line for line in run.stdout.splitlines() if line.strip()]
+    if mutant is not None and run.returncode in ABORTED:
+        return Verdict(failed=True, what=f"the process was ended by signal {-run.returncode}")
     if run.returncode not in (PASSED, FAILED):
         raise Unfit("\n".join([f"{name}: its tests say nothing", *lines[-8:], run.stderr.strip()]))
     found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
