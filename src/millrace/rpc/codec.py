@@ -220,6 +220,8 @@ def _call_of(item: object, blobs: Pieces) -> tuple[int, Call | Refused]:
 def read_calls(got: Frame) -> list[tuple[int, Call | Refused]]:
     """Return the calls of a frame, with their ids; in the place of a refused one, the reason.
 
+    For the socket of a folder; calls over a network are decoded one by one (`split_calls`).
+
     Raises:
         Invalid, TooLarge: the frame cannot be read.
     """

@@ -12,6 +12,7 @@ from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer, Site
+from millrace.server.rest.all import ROUTES as REST
 from tests.server.http.test_bad_clients import Transport
 from tests.server.http.test_connection import GET, admit, complain, echo
 
@@ -139,3 +140,10 @@ def test_an_error_that_nobody_foresaw_ends_one_connection(
 
     asyncio.run(main())
     assert "nobody foresaw it" in caplog.text
+
+
+def test_routes_are_named_so_that_publishes_come_before_leases() -> None:
+    """A turn goes by names in reverse: a renamed route must not put leases first."""
+    named = {route.path.rpartition("/")[2]: route.name for route in REST.all if route.quick}
+    assert set(named) == {"messages", "leases", "settle"}
+    assert named["messages"] > named["leases"]
