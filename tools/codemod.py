@@ -9,6 +9,13 @@ The table says what becomes of what, by the names of today:
     [names]
     "millrace.shard.mover:Mover" = "DeadLetterMover"   # what a module defines at its top level
 
+A module that becomes one that exists, or that another one becomes, is merged into it: its imports
+join, its body goes behind (before, if the other needs it while it is imported), its docstring
+becomes a comment to be edited. Names that both define have to be renamed in the same table.
+
+`python tools/codemod.py --refit REVISION` moves nothing: mutants that no longer fit, because their
+source was edited by hand since that revision, are made anew by a three-way merge.
+
 Files are moved by git. Imports, uses of what was imported, dotted names and paths in strings,
 comments, documents and settings follow. The mutants of `tests/mutants/mutants.toml` are made anew:
 each is applied to the old source, the clean and the mutated source are both rewritten, and the new
@@ -29,9 +36,11 @@ import re
 import subprocess
 import symtable
 import sys
+import tempfile
+import textwrap
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -292,7 +301,8 @@ class Rewriter(ast.NodeVisitor):
                 if scope is self._scopes[-1] and symbol.is_assigned():
                     return False
                 continue
-            if symbol.is_global():
+            if symbol.is_global() or symbol.is_imported():
+                # What a function imports is renamed as its import is.
                 return True
             if symbol.is_parameter() or symbol.is_local():
                 return False
@@ -414,6 +424,166 @@ def _path(path: str, table: Table) -> str:
     return path
 
 
+# --- Merging modules ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A module, cut into what a merge treats apart."""
+
+    doc: str
+    imports: list[ast.stmt]
+    body: str
+    """Everything behind the imports at the top, comments included."""
+    tree: ast.Module
+
+    @classmethod
+    def of(cls, text: str) -> Parts:
+        """Cut a module."""
+        tree = ast.parse(text)
+        doc = ast.get_docstring(tree) or ""
+        header: list[ast.stmt] = []
+        for node in tree.body[1 if doc else 0 :]:
+            if not isinstance(node, ast.Import | ast.ImportFrom) and not _is_typing_block(node):
+                break
+            header.append(node)
+        last = header[-1] if header else tree.body[0] if doc else None
+        end = last.end_lineno if last is not None else 0
+        body = "".join(text.splitlines(keepends=True)[end:])
+        return cls(doc, header, body, tree)
+
+    def defined(self) -> set[str]:
+        """Return the names that the body defines at the top level."""
+        names: set[str] = set()
+        for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {
+                    one.id
+                    for target in targets
+                    for one in ast.walk(target)
+                    if isinstance(one, ast.Name)
+                }
+        return names
+
+    def needed(self) -> set[str]:
+        """Return the names that are looked up while the module is imported."""
+        names: set[str] = set()
+        for node in self.tree.body:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                names |= _evaluated(node)
+        return names
+
+
+def _is_typing_block(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        and not node.orelse
+    )
+
+
+def _evaluated(node: ast.AST) -> set[str]:
+    """Return the names that a statement looks up when it is executed, not when it is called."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        inner: list[ast.AST] = [*node.decorator_list, *node.args.defaults]
+        inner += [one for one in node.args.kw_defaults if one is not None]
+    elif isinstance(node, ast.Lambda):
+        return set()
+    elif isinstance(node, ast.AnnAssign):
+        # Annotations are not evaluated; a class may have its fields read later by its decorator.
+        inner = [node.value] if node.value is not None else []
+    else:
+        inner = list(ast.iter_child_nodes(node))
+    names = {node.id} if isinstance(node, ast.Name) else set()
+    return names.union(*map(_evaluated, inner))
+
+
+def merge(into: str, text: str, module: str) -> str:
+    """Return two modules as one; both already call themselves `module`.
+
+    Raises:
+        Conflict: both define a name, or each needs the other while it is imported.
+    """
+    first, second = Parts.of(into), Parts.of(text)
+    shared = first.defined() & second.defined()
+    if shared:
+        raise Conflict(f"{module}: both define {', '.join(sorted(shared))}; rename one of each")
+    lines: list[str] = []
+    own: set[str] = set()
+    imported: dict[str, str] = {}
+    typing: list[str] = []
+    for parts in (first, second):
+        for node in parts.imports:
+            if isinstance(node, ast.If):
+                for one in node.body:
+                    typing += _import_lines(one, module, own, imported)
+            else:
+                lines += _import_lines(node, module, own, imported)
+    for name in sorted((first.defined() | second.defined()) & imported.keys()):
+        raise Conflict(f"{module}: {name} is defined here and imported from {imported[name]}")
+    if typing:
+        lines += ["if TYPE_CHECKING:", *(f"    {line}" for line in typing)]
+    head = [f'"""{first.doc}\n"""' if "\n" in first.doc else f'"""{first.doc}"""', ""]
+    head += [*dict.fromkeys(lines), ""]
+    title, _, rest = second.doc.partition("\n")
+    section = [f"# --- {title.rstrip('.')} ---"]
+    section += [f"# {line}".rstrip() for line in textwrap.dedent(rest).strip().splitlines()]
+    moved = "\n".join(["", *section, second.body])
+    is_before = bool(first.needed() & second.defined())
+    if is_before and second.needed() & first.defined():
+        raise Conflict(f"{module}: each needs the other while it is imported")
+    bodies = [moved, first.body] if is_before else [first.body, moved]
+    return _without_own_name("\n".join([*head, *bodies]), own)
+
+
+def _import_lines(
+    node: ast.stmt, module: str, own: set[str], imported: dict[str, str]
+) -> list[str]:
+    """Return an import, name by name, without what comes from the module itself."""
+    lines = []
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            imported[alias.asname or alias.name] = alias.name
+            lines.append(f"import {alias.name}" + (f" as {alias.asname}" if alias.asname else ""))
+        return lines
+    assert isinstance(node, ast.ImportFrom), "only imports stand at the top"
+    parent, _, name = module.rpartition(".")
+    for alias in node.names:
+        here = alias.asname or alias.name
+        if node.module == module:
+            if alias.asname is not None and alias.asname != alias.name:
+                raise Conflict(f"{module}: imports its own {alias.name} as {alias.asname}")
+        elif (node.module, alias.name) == (parent, name):
+            own.add(here)
+        else:
+            imported[here] = f"{node.module}.{alias.name}"
+            lines.append(f"from {node.module} import {alias.name}")
+            if alias.asname:
+                lines[-1] += f" as {alias.asname}"
+    return lines
+
+
+def _without_own_name(text: str, own: set[str]) -> str:
+    """Return a module that calls what it defines directly, not through its own name."""
+    if not own:
+        return text
+    source = Source(text)
+    edits = []
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in own
+        ):
+            begin, end = source.span(node)
+            edits.append(Edit(begin, end, node.attr))
+    return apply(text, edits)
+
+
 # --- The repository ------------------------------------------------------------------------------
 
 
@@ -443,7 +613,11 @@ def tracked(root: Path) -> Iterator[Path]:
             yield root / name
 
 
-def remade(entry: dict[str, object], clean: str, table: Table) -> dict[str, object]:
+Final = Callable[[str, str], str]
+"""The final text of the file that a module becomes or joins, given another text of the module."""
+
+
+def remade(entry: dict[str, object], clean: str, table: Table, final: Final) -> dict[str, object]:
     """Return a mutant as it is after the move: the difference of the rewritten sources.
 
     Raises:
@@ -454,8 +628,8 @@ def remade(entry: dict[str, object], clean: str, table: Table) -> dict[str, obje
     if clean.count(old) != 1:
         raise Conflict(f"the mutant {name} does not fit {file}")
     module = f"millrace.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
-    after = rewrite_python(clean, table, module)
-    mutated = rewrite_python(clean.replace(old, new), table, module)
+    after = final(module, clean)
+    mutated = final(module, clean.replace(old, new))
     is_package = file.endswith("__init__.py")
     place = file_of(table.module(module), is_package=is_package).removeprefix("src/millrace/")
     tests = [rewrite_text(one, table) for one in cast("list[str]", entry["tests"])]
@@ -502,66 +676,181 @@ def _toml(value: object) -> str:
     return f'"{text}"'
 
 
-def rewrite_mutants(text: str, root: Path, table: Table) -> tuple[str, list[str]]:
+def blocks_of(text: str) -> Iterator[tuple[str, dict[str, object] | None]]:
+    """Yield the list of mutants in pieces, with the mutant of each piece that has one."""
+    for block in re.split(r"(?m)^(?=\[\[mutant\]\])", text):
+        is_mutant = block.startswith("[[mutant]]")
+        yield block, tomllib.loads(block)["mutant"][0] if is_mutant else None
+
+
+def block_of(entry: dict[str, object], before: str) -> str:
+    """Return a mutant as the list has it, with the comments of its piece of today."""
+    comments = "".join(re.findall(r"(?m)^#.*\n", before))
+    lines = "".join(f"{key} = {_toml(value)}\n" for key, value in entry.items())
+    block = f"[[mutant]]\n{lines}\n{comments}{chr(10) if comments else ''}"
+    assert tomllib.loads(block)["mutant"] == [entry], entry["name"]
+    return block
+
+
+def rewrite_mutants(text: str, root: Path, table: Table, final: Final) -> tuple[str, list[str]]:
     """Return the list of mutants after the move, and the names of those whose text has changed."""
     out, changed = [], []
-    blocks = re.split(r"(?m)^(?=\[\[mutant\]\])", text)
-    for block in blocks:
-        if not block.startswith("[[mutant]]"):
+    for block, entry in blocks_of(text):
+        if entry is None:
             out.append(block)
             continue
-        [entry] = tomllib.loads(block)["mutant"]
-        clean = (root / "src" / "millrace" / entry["file"]).read_text(encoding="utf-8")
-        found = remade(entry, clean, table)
+        clean = (root / "src" / "millrace" / str(entry["file"])).read_text(encoding="utf-8")
+        found = remade(entry, clean, table, final)
         if (found["old"], found["new"]) != (entry["old"], entry["new"]):
-            changed.append(entry["name"])
-        if found != entry:
-            comments = "".join(re.findall(r"(?m)^#.*\n", block))
-            lines = "".join(f"{key} = {_toml(value)}\n" for key, value in found.items())
-            end = "\n" if comments else ""
-            block = f"[[mutant]]\n{lines}\n{comments}{end}"
-            assert tomllib.loads(block)["mutant"] == [found], entry["name"]
-        out.append(block)
+            changed.append(str(entry["name"]))
+        out.append(block if found == entry else block_of(found, block))
     return "".join(out), changed
 
 
-def main() -> None:
-    """Carry out a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--root", type=Path, default=ROOT)
-    arguments = parser.parse_args()
-    root: Path = arguments.root.resolve()
-    files = list(tracked(root))
-    code = [path for path in files if path.suffix == ".py"]
-    code = [path for path in code if path.relative_to(root).parts[0] in CODE]
-    modules = {path: module_of(path, root) for path in code}
-    table = Table.read(arguments.table, frozenset(modules.values()))
+def refit(root: Path, revision: str) -> tuple[list[str], list[str]]:
+    """Make the mutants anew that no longer fit; return those that were, and those that were not."""
     mutants = root / MUTANTS
-    listed, changed = rewrite_mutants(mutants.read_text(encoding="utf-8"), root, table)
+    out, mended, lost = [], [], []
+    for block, entry in blocks_of(mutants.read_text(encoding="utf-8")):
+        if entry is not None:
+            file, old, new = (str(entry[key]) for key in ("file", "old", "new"))
+            clean = (root / "src" / "millrace" / file).read_text(encoding="utf-8")
+            if clean.count(old) != 1:
+                try:
+                    mutated = _mutated_since(root, revision, file, old, new, clean)
+                    entry["old"], entry["new"] = difference(clean, mutated)
+                    block = block_of(entry, block)
+                    mended.append(str(entry["name"]))
+                except Conflict as error:
+                    lost.append(f"{entry['name']}: {error}")
+        out.append(block)
+    mutants.write_text("".join(out), encoding="utf-8")
+    return mended, lost
+
+
+def _mutated_since(root: Path, revision: str, file: str, old: str, new: str, clean: str) -> str:
+    """Return the source of today with the bug that a mutant put into the source of `revision`."""
+    shown = subprocess.run(
+        ["git", "show", f"{revision}:src/millrace/{file}"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if shown.returncode or shown.stdout.count(old) != 1:
+        raise Conflict(f"does not fit {file} of {revision} either")
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {"now": clean, "then": shown.stdout, "bug": shown.stdout.replace(old, new)}
+        for name, text in texts.items():
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        merged = subprocess.run(
+            ["git", "merge-file", "-p", "now", "then", "bug"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    if merged.returncode:
+        raise Conflict(f"the lines of the bug in {file} were edited: write it anew by hand")
+    ast.parse(merged.stdout)
+    return merged.stdout
+
+
+class Repository:
+    """The sources of today, and what a table makes of them."""
+
+    def __init__(self, root: Path, table_path: Path) -> None:
+        self.root = root
+        self.files = list(tracked(root))
+        code = [path for path in self.files if path.suffix == ".py"]
+        code = [path for path in code if path.relative_to(root).parts[0] in CODE]
+        self.modules = {path: module_of(path, root) for path in code}
+        self.table = Table.read(table_path, frozenset(self.modules.values()))
+        self._texts = {
+            module: path.read_text(encoding="utf-8") for path, module in self.modules.items()
+        }
+        self._joined: dict[str, list[str]] = {}
+        """Modules that become one, by its name: the one that keeps its place is first."""
+        for module in self._texts:
+            self._joined.setdefault(self.table.module(module), []).append(module)
+        listed = list(self.table.modules)
+        for target, modules in self._joined.items():
+            modules.sort(
+                key=lambda module: (
+                    module != target,
+                    module.rpartition(".")[2] != target.rpartition(".")[2],
+                    listed.index(module) if module in listed else 0,
+                )
+            )
+
+    def final(self, module: str, text: str | None = None) -> str:
+        """Return the file that a module becomes or joins; `text` stands for its own of today."""
+        target = self.table.module(module)
+        joined = self._joined[target]
+        given = {module: text} if text is not None else {}
+        first, *others = (
+            rewrite_python(given.get(one, self._texts[one]), self.table, one) for one in joined
+        )
+        for other in others:
+            first = merge(first, other, target)
+        return first
+
+    def leader(self, module: str) -> str:
+        """Return the module whose file becomes the one that this module is in."""
+        return self._joined[self.table.module(module)][0]
+
+
+def move(root: Path, table_path: Path) -> None:
+    """Carry out a table."""
+    repository = Repository(root, table_path)
+    table, modules = repository.table, repository.modules
+    mutants = root / MUTANTS
+    listed, changed = rewrite_mutants(
+        mutants.read_text(encoding="utf-8"), root, table, repository.final
+    )
     texts: dict[Path, str] = {mutants: listed}
-    for path in files:
+    for path in repository.files:
         is_text = path.suffix in TEXTS or path.name in ("Makefile", "Dockerfile")
         if path == mutants or not (path in modules or is_text):
             continue
+        if path in modules and repository.leader(modules[path]) != modules[path]:
+            continue
         text = path.read_text(encoding="utf-8")
-        new = (
-            rewrite_python(text, table, modules[path])
-            if path in modules
-            else rewrite_text(text, table)
-        )
+        new = repository.final(modules[path]) if path in modules else rewrite_text(text, table)
         if new != text:
             texts[path] = new
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     for path, module in modules.items():
+        if repository.leader(module) != module:
+            subprocess.run(["git", "rm", "-qf", str(path)], cwd=root, check=True)
+    for path, module in modules.items():
         target = root / file_of(table.module(module), is_package=path.name == "__init__.py")
-        if target != path:
+        if repository.leader(module) == module and target != path:
             target.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(["git", "mv", str(path), str(target)], cwd=root, check=True)
     print(f"{len(texts)} files rewritten; mutants whose text changed, to be read: {len(changed)}")
     for name in changed:
         print(f"  {name}")
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("table", type=Path, nargs="?", help="what becomes of what")
+    parser.add_argument("--refit", metavar="REVISION", help="make mutants fit that did there")
+    parser.add_argument("--root", type=Path, default=ROOT)
+    arguments = parser.parse_args()
+    root: Path = arguments.root.resolve()
+    if arguments.refit:
+        mended, lost = refit(root, arguments.refit)
+        print(f"{len(mended)} mutants made anew, to be read: {', '.join(mended)}")
+        if lost:
+            raise Conflict("not made anew:\n  " + "\n  ".join(lost))
+    elif arguments.table:
+        move(root, arguments.table)
+    else:
+        parser.error("name a table, or --refit REVISION")
 
 
 if __name__ == "__main__":

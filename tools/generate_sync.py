@@ -51,8 +51,8 @@ ENTRIES = {"open": "opening", "connect": "connecting"}
 UNNAMED = {*BASES, "Sharing"}
 """Classes that programs need not name."""
 
-CARE = ["restore", "verify"]
-"""Functions of `care` that need no engine."""
+MAINTENANCE = ["restore", "verify"]
+"""Functions of `maintenance` that need no engine."""
 
 MADE_WITH = {"Worker": "queue"}
 """Classes that programs make themselves, and the argument through whose portal they go."""
@@ -88,7 +88,7 @@ EXTRA_IMPORTS = {
         "import inspect",
         "from millrace.client.lease import Lease as AsyncLease",
         "from millrace.client.transaction import Transaction as AsyncTransaction",
-        "from millrace.core import check",
+        "from millrace.core import validate",
         "from millrace.errors import Invalid",
     ],
 }
@@ -99,40 +99,44 @@ GUARDED = "if TYPE_CHECKING:\n    from millrace.telemetry import Telemetry"
 WORDS = [
     (r"\basync (for|with)\b", r"\1"),
     (r"`(\w+ = )?await ", r"`\1"),
-    (r", or by awaiting it\b", ", or as it is"),
     (r"\bmillrace\.(open|connect|share)\(", r"millrace.sync.\1("),
     (
         r"The engine runs on the caller's event loop\.",
         "The engine runs on an event loop in a thread of its own.",
     ),
-    (r", letting others run between them and while they are read\b", ", one by one"),
+    (r" without blocking the event loop\b", ""),
     (
-        r", which would hold up an event loop: in a\s+coroutine take `batches`, or pull in another "
-        r"thread, and leave the loop free meanwhile\.",
+        r", which would block an event loop: in a coroutine use `batches`, or pull in another "
+        r"thread\.",
         "; any thread may pull it.",
     ),
+    (r" Pull Arrow readers in a thread, not on the event loop\.", ""),
     (r"\bcancelling the wait\b", "interrupting the wait"),
     (
         r"An asynchronous function runs on the event loop, a plain one in a thread\.",
         "The function is called in threads of the worker's own.",
     ),
     (
-        r"If it is cancelled, it stops at once, and has stopped\s+when the cancellation is "
-        r"raised\.",
+        r"If it is cancelled, it stops at once, and has stopped when the cancellation is raised\.",
         "If it is interrupted, it stops at once.",
+    ),
+    (
+        r"after that, or `at_once`, they are cancelled and their messages released\. A thread "
+        r"cannot be cancelled: its message is released while it still runs\.",
+        "after that, or `at_once`, their messages are released while they still run.",
     ),
     (r"\b(is|was|were) cancelled\b", r"\1 interrupted"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
 ]
-"""What a docstring says otherwise in blocking code."""
+"""Replacements in docstrings for blocking code; a space matches a line break, too."""
 
 LEASES = '''
 Leases = Lease | str | Iterable[Lease | str]
-"""A lease or a receipt, or several."""
+"""A lease or a receipt, or several of them."""
 
 
 def twins(leases: Leases) -> AsyncLeases:
-    """The leases as the engine knows them."""
+    """Return the asynchronous leases behind blocking ones."""
     if isinstance(leases, Lease):
         return leases._twin
     if isinstance(leases, str) or not isinstance(leases, Iterable):
@@ -142,7 +146,7 @@ def twins(leases: Leases) -> AsyncLeases:
 
 FUNCTIONS = '''
 Handle = Callable[[Lease], object] | Callable[[Lease, Transaction], object]
-"""Works on a message."""
+"""Processes a message."""
 
 OnPoison = (
     Callable[[Lease, BaseException], object] | Callable[[Lease, BaseException, Transaction], object]
@@ -151,9 +155,9 @@ OnPoison = (
 
 
 def blocking(portal: Portal, function: Callable[..., object], field: str) -> Callable[..., object]:
-    """The function as the engine's worker calls it: with objects that wait in its own thread."""
+    """Wrap a function, so that the engine's worker calls it with blocking twins."""
     if not callable(function):
-        raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
+        raise Invalid(f"{field} is {validate.shown(function)}, not a function", field=field)
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     ):
@@ -174,7 +178,7 @@ def _facade(portal: Portal, argument: object) -> object:
 
 SHARE = """
 if not isinstance(m, Millrace):
-    raise Invalid(f"m is {check.shown(m)}, not what millrace.sync.open gave", field="m")
+    raise Invalid(f"m is {validate.shown(m)}, not what millrace.sync.open gave", field="m")
 return Sharing(m._portal, share_async(m._twin))
 """.strip()
 
@@ -220,8 +224,8 @@ def generate() -> dict[str, str]:
     """The files of the facade, by name, formatted."""
     files = {f"{module}.py": _module(module) for module in CLASSES}
     files |= {f"{module}.py": _entry(name, module) for name, module in ENTRIES.items()}
-    files["care.py"] = _care()
-    homes = {**HOME, **dict.fromkeys(CARE, "care"), **ENTRIES, "share": "sharing"}
+    files["maintenance.py"] = _maintenance()
+    homes = {**HOME, **dict.fromkeys(MAINTENANCE, "maintenance"), **ENTRIES, "share": "sharing"}
     names = sorted(homes.keys() - UNNAMED)
     imports = [f"    from millrace.sync.{homes[name]} import {name}" for name in names]
     files["__init__.py"] = INIT.format(
@@ -237,11 +241,11 @@ def generate() -> dict[str, str]:
 
 def _package(module: str) -> str:
     """Where a module is a twin of one."""
-    return "server" if module == "sharing" else "client"
+    return "server.rpc" if module == "sharing" else "client"
 
 
 def _parsed(module: str) -> ast.Module:
-    path = SOURCE / _package(module) / f"{module}.py"
+    path = SOURCE / _package(module).replace(".", "/") / f"{module}.py"
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -290,17 +294,19 @@ return millrace
     return _assemble(module, tree, _function(function, name, body.strip()), extra)
 
 
-def _care() -> str:
-    tree = _parsed("care")
+def _maintenance() -> str:
+    tree = _parsed("maintenance")
     found = {node.name: node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
     text = "\n\n\n".join(
         _function(
             found[name], name, f"return once({_later(f'{name}_async({_arguments(found[name])})')})"
         )
-        for name in CARE
+        for name in MAINTENANCE
     )
-    extra = [f"from millrace.client.care import {name} as {name}_async" for name in CARE]
-    return _assemble("care", tree, text, [*extra, "from millrace.client.portal import once"])
+    extra = [
+        f"from millrace.client.maintenance import {name} as {name}_async" for name in MAINTENANCE
+    ]
+    return _assemble("maintenance", tree, text, [*extra, "from millrace.client.portal import once"])
 
 
 def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str:
@@ -316,9 +322,10 @@ def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str
     if "Telemetry" in used:
         imports += ["from typing import TYPE_CHECKING", "", GUARDED]
     doc = ast.get_docstring(tree) or ""
+    folder = _package(module).replace(".", "/")
     head = (
         f'"""{_reworded(doc.splitlines()[0])}\n\n'
-        f"Generated by tools/generate_sync.py from millrace/{_package(module)}/{module}.py; change "
+        f"Generated by tools/generate_sync.py from millrace/{folder}/{module}.py; change "
         'that instead.\n"""\n\nfrom __future__ import annotations\n\n'
     )
     return head + "\n".join(imports) + "\n\n\n" + text
@@ -392,8 +399,8 @@ def _init(node: ast.ClassDef) -> str:
     way = MADE_WITH[node.name]
     body = (
         f"if not isinstance({way}, {way.capitalize()}):\n"
-        f'    raise Invalid(f"{way} is {{check.shown({way})}}, not a {way} of millrace.sync.open", '
-        f'field="{way}")\n'
+        f'    raise Invalid(f"{way} is {{validate.shown({way})}}, not a {way} of '
+        f'millrace.sync.open", field="{way}")\n'
         f"portal = {way}._portal\nself._portal = portal\n"
         f"self._twin = Async{node.name}({_arguments(own)})"
     )
@@ -440,7 +447,7 @@ def _body(owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         return call
     if returns.endswith(" | None") and returns.removesuffix(" | None") in HOME:
         facade = returns.removesuffix(" | None")
-        return f"found = {call}\nreturn None if found is None else {facade}(self._portal, found)"
+        return f"result = {call}\nreturn None if result is None else {facade}(self._portal, result)"
     return f"return {_wrapped(returns, call)}"
 
 
@@ -453,13 +460,13 @@ def _later(call: str) -> str:
 def _received(name: str, returns: str, facade: str, call: str) -> str:
     """The code that takes what is given back unless the caller gets it, whatever interrupts."""
     wraps = {
-        facade: f"{facade}(self._portal, found)",
-        f"list[{facade}]": f"[{facade}(self._portal, item) for item in found]",
-        f"{facade} | None": f"None if found is None else {facade}(self._portal, found)",
+        facade: f"{facade}(self._portal, result)",
+        f"list[{facade}]": f"[{facade}(self._portal, item) for item in result]",
+        f"{facade} | None": f"None if result is None else {facade}(self._portal, result)",
     }
     if returns not in wraps:
         raise SystemExit(f"generate_sync: no rule for {returns}")
-    text = f"return self._portal.receive({_later(call)}, lambda found: {wraps[returns]})"
+    text = f"return self._portal.receive({_later(call)}, lambda result: {wraps[returns]})"
     if name == "__anext__":
         text = f"try:\n    {text}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
     return text
@@ -536,9 +543,15 @@ def _unwrapped(argument: ast.arg) -> str:
 # --- Text ----------------------------------------------------------------------------------------
 
 
+_ONE_LINE_MAX = 86
+"""Characters of a docstring that fits into one line of a method, with its quotes."""
+
+
 def _docstring(doc: str | None) -> str:
     text = _reworded(doc or "")
     lines = list(_wrapped_lines(text))
+    if len(lines) == 1 and len(lines[0]) > _ONE_LINE_MAX:
+        lines = textwrap.wrap(text, _ONE_LINE_MAX, break_on_hyphens=False)
     if len(lines) == 1:
         return f'"""{lines[0]}"""'
     return '"""' + "\n".join(lines) + '\n"""'
@@ -546,7 +559,7 @@ def _docstring(doc: str | None) -> str:
 
 def _reworded(text: str) -> str:
     for pattern, replacement in WORDS:
-        text = re.sub(pattern, replacement, text)
+        text = re.sub(pattern.replace(" ", r"\s+"), replacement, text)
     return text
 
 
@@ -558,7 +571,7 @@ def _wrapped_lines(text: str) -> Iterator[str]:
         if re.search(r"^\s+\S|:$", paragraph, re.MULTILINE):
             yield from paragraph.splitlines()
         else:
-            yield from textwrap.wrap(paragraph, 92 if at else 89)
+            yield from textwrap.wrap(paragraph, 92 if at else 89, break_on_hyphens=False)
 
 
 def _indented(text: str) -> str:
