@@ -1,7 +1,7 @@
 """The bare baseline: the same bytes by `pwritev` and fdatasync over recycled segments.
 
 No header, no checksum, no classes: what the disk and two system calls cost, and nothing else. Run
-as a program it shows how near `Log.append` comes to it, both in turns on the same disk.
+as a program it shows how near `WriteAheadLog.append` comes to it, both in turns on the same disk.
 
 Buffers begin at pages, for both. The kernel's copy of 1 MB takes 80 µs or 140 µs depending on the
 low bits of the source address alone, and a large `bytes` object has the worst ones; that would be
@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from millrace import limits
-from millrace.wal.files import RealDisk
+from millrace.wal.disk import RealDisk
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 SEGMENTS = 3
 """As few as show recycling: one is written while the others wait."""
@@ -96,7 +96,7 @@ def random_page_aligned(size: int) -> memoryview:
     return memoryview(memory)
 
 
-def appends(log: Log, payload: memoryview, count: int) -> list[float]:
+def appends(log: WriteAheadLog, payload: memoryview, count: int) -> list[float]:
     """Return the seconds of `count` appends; segments are released in between, unmeasured."""
     seconds = []
     generation = log.mark().generation
@@ -114,7 +114,7 @@ def compare(folder: Path, payload_bytes: int, count: int) -> tuple[list[float], 
     """Return seconds of bare commits of as many sectors, and of appends, taken in turns."""
     payload = random_page_aligned(payload_bytes)
     shape = LogShape(segments_max=SEGMENTS, segments_free=1, segments_reserve=1)
-    log = Log.open(Replay(RealDisk(folder)), shape, chance=os.urandom)
+    log = WriteAheadLog.open(Replay(RealDisk(folder)), shape, chance=os.urandom)
     while log.prepare():
         pass
     before = log.statistics().written_bytes

@@ -28,7 +28,7 @@ async def backup_publish(megabytes: int | None = None) -> list[Result]:
             kept, queue = await m.queue("kept"), await m.queue("bench")
             for _ in range(size * 1_000_000 // (1024 * BATCH)):
                 await kept.publish_many(rows)
-            await node_of(m).keeper.seal_all()
+            await node_of(m).checkpointer.seal_all()
             usage = Usage(node_of(m).log)
             count = 0
             for turn in range(4):

@@ -16,7 +16,7 @@ from bench.report import Result, Usage, at_least, at_most, median
 from bench.scratch import engine, node_of, scratch, settle_down
 from bench.work import CALL, WORKERS, drain
 from millrace.client.millrace import Millrace
-from millrace.core.model import Message
+from millrace.core.model import NewMessage
 from millrace.settings import Settings
 
 KEYS = 500_000
@@ -41,7 +41,7 @@ async def keyed(total: int = STORE) -> list[Result]:
             done = 0
             while done < total:
                 batches = [
-                    [Message(body, key) for key in chance.choices(names, k=BATCH)]
+                    [NewMessage(body, key) for key in chance.choices(names, k=BATCH)]
                     for _ in range(step // BATCH)
                 ]
                 waiting = iter(batches)

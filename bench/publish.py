@@ -172,7 +172,7 @@ async def publish_sealed(batches: int = 384) -> list[Result]:
                 usage = Usage(node_of(m).log)
                 began = time.perf_counter()
                 await spread(lambda: queue.publish_many(rows), batches, IN_FLIGHT)
-                await node_of(m).keeper.seal_all()
+                await node_of(m).checkpointer.seal_all()
                 own = time.perf_counter() - began
                 zeroed = usage.zeroed()
                 bytes_written = usage.written()

@@ -32,7 +32,7 @@ async def _snapshot(identity: str, size: int, count: int) -> list[Result]:
             queue = await m.queue("bench")
             for _ in range(count // BATCH):
                 await queue.publish_many(rows)
-            await node_of(m).keeper.seal_all()
+            await node_of(m).checkpointer.seal_all()
             await _write_file(queue, folder / "same.arrow")
         for turn in range(8):
             # A new engine each time: checksums are verified once per opening.

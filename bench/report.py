@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Usage:
     Zero-filling of new log segments is told apart: it happens once per segment, ahead of need.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: WriteAheadLog) -> None:
         self._log = log
         self._cpu = _cpu()
         self._written = _written()

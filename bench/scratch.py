@@ -45,7 +45,7 @@ async def engine(
     millrace = Millrace(EmbeddedEngine(node))
     _nodes[id(millrace)] = node
     try:
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         yield millrace
     finally:
         del _nodes[id(millrace)]
@@ -67,6 +67,6 @@ def node_of(millrace: Millrace) -> Node:
 async def settle_down(millrace: Millrace) -> None:
     """Bring the index up to the log, so that segments of dead rows are free again."""
     node = node_of(millrace)
-    await node.keeper.checkpoint()
-    while await node.keeper.reclaim():
+    await node.checkpointer.checkpoint()
+    while await node.checkpointer.reclaim():
         pass

@@ -34,7 +34,7 @@ async def arrow_snapshot(megabytes: int = 400) -> list[Result]:
             rows = bodies(1024)
             for _ in range(megabytes * 1_000_000 // 1024 // BATCH):
                 await queue.publish_many(rows)
-            await node_of(m).keeper.seal_all()
+            await node_of(m).checkpointer.seal_all()
         with served(folder / "data") as server:
             request = _request(server)
             with (folder / "same").open("wb") as file:

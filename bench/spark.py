@@ -85,7 +85,7 @@ async def fill(folder: Path, size: int, rows: int) -> None:
         for _ in range(rows // BATCH):
             # Each its own: of a few that come again and again, Parquet keeps a dictionary.
             await queue.publish_many(bodies(size))
-        await node_of(m).keeper.seal_all()
+        await node_of(m).checkpointer.seal_all()
 
 
 async def read_rows(size: int, rows: int, id_: str) -> list[Result]:
@@ -167,7 +167,7 @@ async def latest(keys: int = 4_000_000) -> list[Result]:
                 for first in range(0, keys, 20_000):
                     some = range(first, first + 20_000)
                     await queue.publish_many([Message(body, key=b"%012d" % at) for at in some])
-            await node_of(m).keeper.seal_all()
+            await node_of(m).checkpointer.seal_all()
         with served(folder / "data") as server, session_of(folder) as spark:
             return _latest(folder, server, spark, keys)
 

@@ -1,4 +1,4 @@
-"""The same without `async`: threads share one Millrace, whose engine has a thread of its own."""
+"""The blocking API: threads share one Millrace, whose engine runs on a thread of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
             counts = [done.result() for done in [pool.submit(consume, queue) for _ in range(4)]]
         print(f"4 workers settled {sum(counts)} messages")
 
-        # The cursor retains: what was settled before it came by is still shown to it.
+        # The cursor retains: messages settled before it read them are still shown to it.
         with next(lake) as snapshot:
             table = snapshot.arrow().read_all()
             print(f"the lake gets {table.num_rows} rows with the columns {table.column_names}")

@@ -1,4 +1,4 @@
-"""From a queue through SQL on Spark into a lake table, exactly once, and a question to the table.
+"""From a queue through SQL on Spark into a lake table, exactly once, and a query of the table.
 
 `make run` runs it after the tour. It needs Java 17 or later; it works in a temporary folder and
 leaves nothing behind.

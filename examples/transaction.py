@@ -1,4 +1,4 @@
-"""A chain of workers that is exactly once: what settles the input publishes the output."""
+"""An exactly-once chain of workers: one transaction settles the input and publishes the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: leases that are extended while the work goes on, and a message that fails twice."""
+"""Workers: leases that are extended during the work, and a message that fails twice."""
 
 from __future__ import annotations
 

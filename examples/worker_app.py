@@ -1,4 +1,4 @@
-"""A worker as a program of its own: two steps of a chain, poison put aside, stopped by a signal."""
+"""A worker program: a chain of two steps, dead letters, graceful shutdown on a signal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def polish(message: millrace.Lease, transaction: millrace.Transaction) -> None:
 def put_aside(
     message: millrace.Lease, error: BaseException, transaction: millrace.Transaction
 ) -> millrace.Verdict:
-    """Asked about what has failed three times."""
+    """Decide about a message that has failed three times: move it to the queue `bad`."""
     transaction.publish("bad", message.body, headers={"error": str(error)})
     return millrace.Verdict.SETTLE
 

@@ -21,15 +21,15 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.support.timeouts import TIMEOUT_SCALE, scaled
 
-pytest_plugins = ["tests.services.fixtures"]
+pytest_plugins = ["tests.services.fixtures", "tests.support.processes"]
 
 SPARK = ("tests/spark/", "tests/pipeline/", "tests/batch_jobs/")
 """Where the tests are that share a session of Spark."""
 
 ALONE = (
     "tests/pipeline/crash/",
-    "tests/pipeline/test_example.py",
-    "tests/pipeline/test_quickstart.py",
+    "tests/pipeline/test_runner_example.py",
+    "tests/pipeline/test_runner_quickstart.py",
 )
 """Tests among them that do not: to wait for those who share would only make the longest chain
 longer."""
@@ -57,9 +57,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores: for half of their time tests wait."""
-    return (os.cpu_count() or 1) + 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two more than there are cores, as tests wait for half of their time; one if none starts a
+    process, as those wait less."""
+    return (os.cpu_count() or 1) + (1 if "not process" in config.option.markexpr else 2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -48,6 +48,7 @@ print("alive")
 """
 
 
+@pytest.mark.process
 def test_threads_find_out_about_types_one_after_the_other() -> None:
     done = subprocess.run(
         [sys.executable, "-c", AT_ONCE],

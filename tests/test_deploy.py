@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace.server.config import ENGINE_FIELDS, FIELDS
+from millrace.server.process.server_settings import ENGINE_FIELDS, FIELDS
 from tests.server.authority import Authority
-from tests.server.process import Process
+from tests.server.server_process import Process
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -38,7 +38,7 @@ def test_every_variable_is_a_setting() -> None:
 
 
 def test_every_metric_is_one_that_the_server_tells_of() -> None:
-    source = (ROOT / "src" / "millrace" / "server" / "metrics.py").read_text()
+    source = (ROOT / "src" / "millrace" / "server" / "web" / "metrics.py").read_text()
     known = set(METRIC.findall(source))
     assert len(known) > 15
     for path in files("alerts.yaml", "dashboard.json"):
@@ -119,6 +119,7 @@ def test_sec_28_the_unit_is_closed() -> None:
         assert lines.count(line) == 1, line
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_sec_28_systemd_knows_every_line_of_the_unit() -> None:
     verify = ["systemd-analyze", "verify", str(DEPLOY / "millrace.service")]
@@ -198,6 +199,7 @@ def pins(path: Path) -> dict[str, str]:
     return {pin: hashes.replace("\\", "") for pin, hashes in found}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["plain", "tls", "clients need certificates"])
 def test_the_image_finds_out_whether_its_server_is_ready(tmp_path: Path, way: str) -> None:
     authority = Authority(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from millrace import limits
 from millrace.cli.commands.serve import serve
 from millrace.pipeline import read_pipeline
-from millrace.server.access import VERBS
+from millrace.server.auth.access import VERBS
 from millrace.spark.columnar import JARS
 from millrace.spark.session import DAEMON, settings_of
 
@@ -27,7 +27,7 @@ def read(path: Path) -> str:
 def test_every_flag_of_the_servers_page_is_one_of_serve() -> None:
     assert isinstance(serve, click.Command)
     known = {name for one in serve.params for name in one.opts}
-    told = set(re.findall(r"`(--[a-z-]+)", read(GUIDE / "serving.md")))
+    told = set(re.findall(r"`(--[a-z-]+)", read(GUIDE / "server.md")))
     assert "--set" in told
     assert told <= known
 
@@ -35,12 +35,12 @@ def test_every_flag_of_the_servers_page_is_one_of_serve() -> None:
 def test_every_verb_is_told_of() -> None:
     [names] = re.findall(r"verbs \((.*?), or `\*`\)", read(GUIDE / "cli.md"))
     assert names == ", ".join(f"`{verb}`" for verb in VERBS)
-    rows = re.findall(r"^\| `([a-z]+)` \|", read(GUIDE / "security.md"), re.M)
+    rows = re.findall(r"^\| `([a-z]+)` \|", read(GUIDE / "access-control.md"), re.M)
     assert rows[: len(VERBS)] == list(VERBS)
 
 
 def test_bounds_of_bad_clients_are_those_of_the_server() -> None:
-    [body] = re.findall(r"^\| a body \|.*$", read(GUIDE / "security.md"), re.M)
+    [body] = re.findall(r"^\| a body \|.*$", read(GUIDE / "access-control.md"), re.M)
     assert f"together {limits.HTTP_BODIES_BYTES_MAX // MIB} MiB" in body
     assert limits.HTTP_SHARE == 2
     assert "one user half of what the others leave" in body

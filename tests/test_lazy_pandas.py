@@ -9,13 +9,15 @@ import pytest
 
 from tests.support.timeouts import scaled
 
+pytestmark = pytest.mark.process
+
 SPARED = """
 import sys
 from millrace.lazy_pandas import spare_pandas
 spare_pandas()
-from millrace.core.block import Block
-from millrace.core.model import Message
-Block.of_messages([Message(b"x", b"k")])
+from millrace.core.format.block import Block
+from millrace.core.model import NewMessage
+Block.of_messages([NewMessage(b"x", b"k")])
 exec("import pyarrow; pyarrow.array([b'x', None])", {"__name__": "millrace.made"})
 assert "pandas" not in sys.modules
 """

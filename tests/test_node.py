@@ -71,7 +71,7 @@ def test_a_log_that_does_not_decode_is_refused_before_anything_is_changed(tmp_pa
         node = await Node.open(real_ports(tmp_path), SMALL)
         node.log.append([b"no entry"])
         # As if the process had been killed: no checkpoint.
-        node._keeper._writer._error = errors.DiskFailed("ended by the test")
+        node._checkpointer._writer._error = errors.DiskFailed("ended by the test")
         await node.close()
         torn(tmp_path)
         before = contents(tmp_path)
@@ -104,8 +104,8 @@ class FailingCells:
     def range(self, *args: object, **kwargs: object) -> list[tuple[bytes, bytes]]:
         return self._cells.range(*args, **kwargs)  # type: ignore[arg-type]
 
-    def care(self) -> None:
-        self._cells.care()
+    def maintain(self) -> None:
+        self._cells.maintain()
 
     def check(self) -> list[str]:
         return self._cells.check()
@@ -144,7 +144,7 @@ def test_a_failed_last_checkpoint_leaves_nothing_open(tmp_path: Path) -> None:
         async with Millrace(EmbeddedEngine(node)) as m:
             queue = await m.queue("orders")
             # The next one is due in a while, so that the last one is the one that fails.
-            await node.keeper.checkpoint()
+            await node.checkpointer.checkpoint()
             await queue.publish(b"kept")
             made[0].is_failing = True
             with pytest.raises(errors.DiskFailed, match="the test ends the disk"):
@@ -206,7 +206,7 @@ def test_sec_16_a_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) 
         async with opened(data) as m:
             queue = await m.queue("orders")
             await queue.publish_many([bytes(1000)] * 500)
-            await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+            await m._engine._node.checkpointer.seal_all()  # type: ignore[attr-defined]
             await m.backup(vault, follow=True)
             await queue.publish(b"x")
             assert open_to_others(data) == []

@@ -39,6 +39,7 @@ def test_pytest_finds_it() -> None:
     assert project["entry-points"]["pytest11"] == {"millrace": "millrace.pytest_plugin"}
 
 
+@pytest.mark.process
 def test_a_run_that_does_not_use_it_pays_nothing(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -54,6 +55,7 @@ def test_a_run_that_does_not_use_it_pays_nothing(inner: pytest.Pytester) -> None
     )
 
 
+@pytest.mark.process
 def test_each_test_has_a_server_of_its_own(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -78,6 +80,7 @@ def test_each_test_has_a_server_of_its_own(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_each_test_has_an_engine_of_its_own(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -111,6 +114,7 @@ def test_each_test_has_an_engine_of_its_own(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_it_opens_in_a_moment(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -137,6 +141,7 @@ def test_it_opens_in_a_moment(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_asynchronous_tests_open_it_on_their_own_loop(inner: pytest.Pytester) -> None:
     inner.makeconftest(
         """
@@ -197,6 +202,7 @@ def test_asynchronous_tests_open_it_on_their_own_loop(inner: pytest.Pytester) ->
     )
 
 
+@pytest.mark.process
 def test_the_clock_moves_when_it_is_told_to(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -299,6 +305,7 @@ def test_the_clock_moves_when_it_is_told_to(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_timers_follow_on_a_loop_of_the_clock(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -338,6 +345,7 @@ def test_timers_follow_on_a_loop_of_the_clock(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_settings_may_be_chosen(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -356,6 +364,7 @@ def test_settings_may_be_chosen(inner: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.process
 def test_a_failing_test_leaves_nothing_behind(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         """
@@ -370,6 +379,7 @@ def test_a_failing_test_leaves_nothing_behind(inner: pytest.Pytester) -> None:
     inner.runpytest_subprocess("-q", timeout=scaled(100)).assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.process
 def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
     page = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -379,6 +389,7 @@ def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
     inner.runpytest_subprocess("-q", timeout=scaled(100)).assert_outcomes(passed=tests)
 
 
+@pytest.mark.process
 def test_the_module_is_light() -> None:
     program = "import sys, millrace.pytest_plugin; print('pyarrow' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

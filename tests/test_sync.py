@@ -60,6 +60,7 @@ def generator() -> ModuleType:
 # --- Generated -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_the_facade_is_up_to_date() -> None:
     assert generator().stale() == [], "run tools/generate_sync.py"
 
@@ -439,6 +440,7 @@ orders = m.queue("orders")
 """
 
 
+@pytest.mark.process
 def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
     with run_program(tmp_path, OPEN + "orders.publish(b'x')\n") as program:
         _, problems = program.communicate(timeout=scaled(60))
@@ -447,6 +449,7 @@ def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
         assert len(m.find("orders").peek()) == 1
 
 
+@pytest.mark.process
 def test_an_interrupt_ends_a_wait(tmp_path: Path) -> None:
     text = (
         OPEN
@@ -468,6 +471,7 @@ m.close()
     assert (found, problems) == ("1\n", "")
 
 
+@pytest.mark.process
 def test_a_signal_stops_a_worker(tmp_path: Path) -> None:
     text = (
         OPEN
@@ -529,6 +533,7 @@ def test_a_session_that_was_dropped_can_be_resumed(m: sync.Millrace) -> None:
         assert next(session).body == b"a"
 
 
+@pytest.mark.process
 def test_a_forked_process_is_refused(tmp_path: Path) -> None:
     text = (
         OPEN

@@ -24,6 +24,29 @@ MODULE_LINES_MAX = 700
 EMPTY_NAMES = {"manager", "handler", "helper", "util", "utility", "common", "impl", "misc"}
 """Words that say nothing about what a class or a module is for."""
 
+CROSS_CUTTING = {
+    "bench",
+    "contracts",
+    "crash",
+    "formats",
+    "frozen",
+    "fuzz",
+    "hostile",
+    "integration",
+    "load",
+    "mutants",
+    "properties",
+    "services",
+    "simulation",
+    "support",
+    "tools",
+    "transcripts",
+}
+"""Folders of tests whose subject is no single module; so are the tests in `tests/` itself."""
+
+MIRRORED_SHARE_MIN = 0.9
+"""Share of the other test modules that are named for the module that they test."""
+
 NOT_OURS = {"build", "dist", "data", "node_modules", "__pycache__"}
 """Folders that tools make; so are all that begin with a dot, but for `.ci`."""
 
@@ -40,6 +63,9 @@ ADR_NUMBERS_GIVEN_OUT: set[int] = set()
 """Numbers of pages that are being written beside others. A release has none."""
 
 ADR_SECTIONS = ("## Context", "## Decision", "## Alternatives")
+
+CLASS = re.compile(r"\bclass\s+(\w+)")
+"""The name of each class, and some that only look like one."""
 
 LINK = re.compile(r"\[[^\]\n]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 
@@ -98,15 +124,60 @@ def test_modules_are_short() -> None:
     assert not long, f"above {MODULE_LINES_MAX} lines; split by subject: {long}"
 
 
+def mirrors_a_module(path: Path) -> bool:
+    """Return True for `tests/<package>/test_<module>[_<aspect>].py` if `src` has the module."""
+    folder = SOURCE / path.parent.relative_to(ROOT / "tests")
+    parts = path.stem.removeprefix("test_").split("_")
+    names = ["_".join(parts[:size]) for size in range(1, len(parts) + 1)]
+    return any((folder / f"{name}.py").exists() or (folder / name).is_dir() for name in names)
+
+
+def test_tests_lie_at_the_mirrored_place() -> None:
+    counted = [
+        path
+        for path in sorted((ROOT / "tests").glob("*/**/test_*.py"))
+        if not CROSS_CUTTING & set(path.relative_to(ROOT / "tests").parts)
+    ]
+    elsewhere = [shown(path) for path in counted if not mirrors_a_module(path)]
+    share = 1 - len(elsewhere) / len(counted)
+    assert share >= MIRRORED_SHARE_MIN, (
+        f"{share:.3f}; call a test of src/millrace/<package>/<module>.py "
+        f"tests/<package>/test_<module>[_<aspect>].py: {elsewhere}"
+    )
+
+
 def test_names_say_something() -> None:
     empty: list[str] = []
     for path in python_files():
         if words(path.stem) & EMPTY_NAMES:
             empty.append(shown(path))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        # To parse the files that cannot have such a class would take most of the time.
+        if not any(words(name) & EMPTY_NAMES for name in CLASS.findall(text)):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ClassDef) and words(node.name) & EMPTY_NAMES:
                 empty.append(f"{shown(path)}:{node.lineno}: class {node.name}")
     assert not empty, f"name it for what it does: {empty}"
+
+
+TWO_MEANINGS = {"Place", "Row"}
+"""Names of public classes that programs import from two modules; a third meaning is refused."""
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        if "sync" in path.relative_to(SOURCE).parts:
+            # Generated twins of the asynchronous classes.
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(shown(path))
+    shared = {name: found for name, found in places.items() if len(set(found)) > 1}
+    for name in TWO_MEANINGS:
+        assert len(shared.pop(name)) == 2
+    assert not shared, f"name each for its role: {shared}"
 
 
 def test_every_limit_has_its_reason() -> None:

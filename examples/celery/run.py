@@ -13,7 +13,7 @@ from tasks import add, fetch, tell_time  # type: ignore[import-not-found]
 
 
 def main() -> None:
-    """Send, and wait for what comes of it."""
+    """Send tasks, and wait for their results."""
     sums = group(add.s(number, number) for number in range(10))()
     print("sums:", sums.get(timeout=60))
     print("tried", fetch.delay(2).get(timeout=60), "times")

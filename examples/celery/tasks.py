@@ -43,13 +43,13 @@ app.conf.update(
 
 @app.task
 def add(left: int, right: int) -> int:
-    """Two numbers together."""
+    """Return the sum of two numbers."""
     return left + right
 
 
 @app.task(bind=True, max_retries=3)
 def fetch(self, failures: int) -> int:  # type: ignore[no-untyped-def]
-    """Fail so often, a second after the other; returns how often it was tried."""
+    """Fail this many times, with retries after a second; return the number of retries, plus one."""
     if self.request.retries < failures:
         raise self.retry(countdown=1)
     return int(self.request.retries) + 1
@@ -57,13 +57,13 @@ def fetch(self, failures: int) -> int:  # type: ignore[no-untyped-def]
 
 @app.task
 def tell_time() -> float:
-    """When it was run."""
+    """Return the time at which the task runs."""
     return time.time()
 
 
 @app.task
 def dawdle(name: str) -> None:
-    """Leave a line in a file; whoever finds none waits until somebody else has left one."""
+    """Append a line to a file; the first task waits until another one has left one."""
     file = RESULTS / name
     is_first = not file.exists()
     _note(file)
@@ -73,7 +73,7 @@ def dawdle(name: str) -> None:
 
 @app.task
 def wait_for(name: str) -> None:
-    """Leave a line in a file, and wait until there is one of this name."""
+    """Append a line to a file, and wait until the file of this name exists."""
     _note(RESULTS / f"{name}-begun")
     while not (RESULTS / name).exists():
         time.sleep(0.05)

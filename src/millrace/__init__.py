@@ -1,10 +1,9 @@
-"""Millrace: a durable message queue for teams that work in Python and Spark.
+"""Millrace: a durable message queue for Python and Spark.
 
 `millrace.open(path)` opens a folder of queues in this process; `millrace.sync.open` is its blocking
-twin. `millrace.errors` has every error, by what the caller must do.
+twin. `millrace.errors` has all errors, grouped by the way to handle them.
 
-What is named here is imported when it is used first: the help of the command line need not wait
-for Arrow.
+Names are imported lazily, on first use: the help of the command line need not wait for Arrow.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace import errors, sync
-    from millrace.client.backup import Backup, Restored, Verified
-    from millrace.client.care import restore, verify
     from millrace.client.connecting import connect
     from millrace.client.cursor import Cursor, Pinned, Snapshot
-    from millrace.client.health import Health
     from millrace.client.lease import Lease
+    from millrace.client.maintenance import restore, verify
+    from millrace.client.maintenance_results import Backup, Health, Repaired, Restored, Verified
     from millrace.client.message import Message
     from millrace.client.millrace import Millrace
     from millrace.client.opening import open
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from millrace.client.publisher import Confirmation, Publisher, Unconfirmed
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
-    from millrace.client.repaired import Repaired
     from millrace.client.session import Session
     from millrace.client.settings import QueueSettings
     from millrace.client.shards import Shards
@@ -37,13 +34,11 @@ if TYPE_CHECKING:
     from millrace.client.transaction import Later, Transaction
     from millrace.client.work import Work
     from millrace.client.worker import Verdict, Worker, WorkerStats
-    from millrace.core.answers import Explanation
-    from millrace.core.holder import Holder, Holders
-    from millrace.core.model import Row
-    from millrace.core.place import Place
+    from millrace.core.answers import Explanation, Holder, Holders
+    from millrace.core.model import Place, Row
     from millrace.core.spec import QueueSpec
     from millrace.errors import Fatal, MillraceError, Refused, Retry
-    from millrace.server.sharing import share
+    from millrace.server.rpc.sharing import share
     from millrace.settings import Settings
 
 __all__ = [
@@ -101,21 +96,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Backup": "millrace.client.backup",
+    "Backup": "millrace.client.maintenance_results",
     "Confirmation": "millrace.client.publisher",
     "Cursor": "millrace.client.cursor",
     "Explanation": "millrace.core.answers",
     "Fatal": "millrace.errors",
-    "Health": "millrace.client.health",
-    "Holder": "millrace.core.holder",
-    "Holders": "millrace.core.holder",
+    "Health": "millrace.client.maintenance_results",
+    "Holder": "millrace.core.answers",
+    "Holders": "millrace.core.answers",
     "Later": "millrace.client.transaction",
     "Lease": "millrace.client.lease",
     "Message": "millrace.client.message",
     "Millrace": "millrace.client.millrace",
     "MillraceError": "millrace.errors",
     "Pinned": "millrace.client.cursor",
-    "Place": "millrace.core.place",
+    "Place": "millrace.core.model",
     "Position": "millrace.client.position",
     "Publisher": "millrace.client.publisher",
     "Queue": "millrace.client.queue",
@@ -124,8 +119,8 @@ _HOMES = {
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
-    "Repaired": "millrace.client.repaired",
-    "Restored": "millrace.client.backup",
+    "Repaired": "millrace.client.maintenance_results",
+    "Restored": "millrace.client.maintenance_results",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
     "Sent": "millrace.client.topic",
@@ -140,17 +135,17 @@ _HOMES = {
     "Transaction": "millrace.client.transaction",
     "Unconfirmed": "millrace.client.publisher",
     "Verdict": "millrace.client.worker",
-    "Verified": "millrace.client.backup",
+    "Verified": "millrace.client.maintenance_results",
     "Work": "millrace.client.work",
     "Worker": "millrace.client.worker",
     "WorkerStats": "millrace.client.worker",
     "connect": "millrace.client.connecting",
     "open": "millrace.client.opening",
-    "restore": "millrace.client.care",
-    "share": "millrace.server.sharing",
-    "verify": "millrace.client.care",
+    "restore": "millrace.client.maintenance",
+    "share": "millrace.server.rpc.sharing",
+    "verify": "millrace.client.maintenance",
 }
-"""Where the names that are no modules come from."""
+"""Modules of the lazily imported names."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,9 +1,8 @@
-"""Making decoders, one thread at a time.
+"""Thread-safe construction of msgspec decoders.
 
-msgspec finds out about a Struct when something is first decoded or converted to it. Of two threads
-that do so at once, one reads what the other has not written yet, and the process dies (msgspec
-0.22). Modules are imported when they are used, on any thread: so all that makes a decoder of ours,
-or converts, does so here.
+msgspec inspects a Struct when it is first decoded or converted to. If two threads do so at once,
+one reads what the other has not written yet, and the process crashes (msgspec 0.22). Modules are
+imported lazily on any thread, so that all decoders and conversions are made here, under a lock.
 """
 
 from __future__ import annotations
@@ -19,35 +18,35 @@ _turn = RLock()
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder of JSON, which any thread may use."""
+    """Create a JSON decoder, on any thread."""
     with _turn:
         return msgspec.json.Decoder(kind)
 
 
 def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """A decoder of MessagePack, which any thread may use."""
+    """Create a MessagePack decoder, on any thread."""
     with _turn:
         return msgspec.msgpack.Decoder(kind)
 
 
 def decode_json(data: bytes | bytearray | memoryview | str | msgspec.Raw, kind: type[T]) -> T:
-    """What stands in some JSON.
+    """Decode JSON into a value of type `kind`.
 
     Raises:
-        msgspec.MsgspecError: it is no JSON, or not of this kind.
+        msgspec.MsgspecError: it is not JSON, or does not match the type.
     """
     return json_decoder(kind).decode(data)
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """A value of plain types as one of this kind.
+    """Convert a value of plain types to type `kind`.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: it does not match the type.
     """
     try:
         with _turn:
             return msgspec.convert(value, kind, strict=strict)
     except UnicodeEncodeError as error:
-        # Bytes of the environment or of arguments that are no UTF-8 come as lone surrogates.
+        # Environment variables or arguments that are not UTF-8 contain lone surrogates.
         raise msgspec.ValidationError("a text is no UTF-8") from error

@@ -1,12 +1,13 @@
-"""Every error, grouped by what the caller must do.
+"""All errors, grouped by the way to handle them.
 
 - `Refused`: the request is wrong. It was not applied and never will be; every replica answers the
   same.
-- `Retry`: not now. Nothing was accepted; the same request may succeed later, elsewhere or smaller.
-- `Fatal`: the engine has ended. What was not answered yet is UNKNOWN: open again and retry with the
-  same producer and number, or the same receipt; it is applied at most once.
+- `Retry`: not now. Nothing was accepted; the same request may succeed later, elsewhere or if it is
+  smaller.
+- `Fatal`: the engine has ended. The result of unanswered requests is UNKNOWN: open again and retry
+  with the same producer and number, or the same receipt; they are applied at most once.
 
-A message names the field and the limit, and ends with what to do next where that is not obvious.
+A message names the field and the limit, and ends with the remedy where it is not obvious.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class MillraceError(Exception):
-    """The root of every error that Millrace raises on purpose."""
+    """Base class of all errors that Millrace raises on purpose."""
 
     code = "error"
 
@@ -28,7 +29,7 @@ class MillraceError(Exception):
         self.limit = limit
 
     def again(self) -> Self:
-        """The same error for someone else: one that is raised holds the frames it came through."""
+        """Return a copy for another caller: a raised error references the frames it has passed."""
         other = type(self).__new__(type(self), *self.args)
         other.__dict__.update(self.__dict__)
         other.__cause__ = self.__cause__
@@ -46,11 +47,11 @@ class MillraceError(Exception):
 
 
 def detached(error: E) -> E:
-    """Drop the tracebacks of an error and of what caused it, and return the error.
+    """Remove the tracebacks of an error and its causes, and return the error.
 
-    For every error that is stored, or was handled and may be stored elsewhere (in a future, in an
-    answer). Frames hold requests with their bodies; a frame that holds the error is a cycle, and
-    the garbage collector of a server runs seldom.
+    Use it for every error that is stored, or was handled and may be stored elsewhere (in a future,
+    in an answer). Frames reference requests with their bodies; a frame that references the error is
+    a cycle, and a server runs the garbage collector rarely.
     """
     linked: list[BaseException | None] = [error]
     while linked:
@@ -60,7 +61,7 @@ def detached(error: E) -> E:
             linked += (found.__cause__, found.__context__)
             found.__context__ = None
             if not isinstance(found, Fatal):
-                # The log names the cause of a `Fatal`.
+                # The cause of a `Fatal` is logged later.
                 found.__cause__ = None
     return error
 
@@ -69,27 +70,27 @@ def detached(error: E) -> E:
 
 
 class Refused(MillraceError):
-    """Not applied, and never will be."""
+    """The request is wrong: it was not applied, and never will be."""
 
     code = "refused"
 
 
 class Invalid(Refused):
-    """A field has a value that no queue would take."""
+    """A field has a value that is never allowed."""
 
     code = "invalid"
 
 
 class TooLarge(Refused):
-    """A field is above its limit; `limit` says which one."""
+    """A field exceeds its limit, which is in `limit`."""
 
     code = "too_large"
 
 
 class NotFound(Refused):
-    """No queue, message, cursor, pin or stage of this name.
+    """No queue, message, cursor, pin or stage has this name.
 
-    `near` is what is spelled most like it, as space/name; the message ends with it.
+    `near` is the most similar existing name as space/name; the message ends with it.
     """
 
     code = "not_found"
@@ -108,24 +109,24 @@ class NotFound(Refused):
         self._plain = message
 
     def without_hint(self) -> NotFound:
-        """The same for someone who may not know what else there is."""
+        """Return the error without the similar name, for a caller who may not see other names."""
         return NotFound(self._plain, field=self.field, limit=self.limit)
 
 
 class Exists(Refused):
-    """It is there already, with other settings."""
+    """The object exists already, with other settings."""
 
     code = "exists"
 
 
 class Stale(Refused):
-    """The receipt was overtaken: someone else leased the message, or it was given back."""
+    """The receipt is outdated: the message was leased again, or returned to the queue."""
 
     code = "stale"
 
 
 class Late(Stale):
-    """The deadline was over when it was decided, and that was asked to count."""
+    """The lease had expired when the command was decided, which required it to be valid."""
 
     code = "late"
 
@@ -137,13 +138,13 @@ class Superseded(Stale):
 
 
 class Suspected(Stale):
-    """Nobody spoke for the session for a while, as far as is known; resume it to go on."""
+    """No heartbeat of the session has arrived for a while; resume it to go on."""
 
     code = "suspected"
 
 
 class Fenced(Stale):
-    """A later follower has opened the cursor: it has the cursor now, and this one must end.
+    """A later follower has opened the cursor and owns it now; this one must end.
 
     To take the cursor back, open it again.
     """
@@ -158,25 +159,25 @@ class Gone(Refused):
 
 
 class Unauthenticated(Refused):
-    """Nobody is known by what was sent: no token, an unknown, an expired or a revoked one."""
+    """Authentication failed: the credentials are missing, unknown, expired or revoked."""
 
     code = "unauthenticated"
 
 
 class Denied(Refused):
-    """Whoever asks is known, and may not do this."""
+    """The caller is authenticated, but not authorized to do this."""
 
     code = "denied"
 
 
 class Forged(Refused):
-    """The receipt was not made by this cluster for this queue."""
+    """The receipt was not issued by this cluster for this queue."""
 
     code = "forged"
 
 
 class OutOfOrder(Refused):
-    """A producer's number is above the expected one; `expected` says where to go on."""
+    """A producer's number is above the expected one; `expected` is the number to go on with."""
 
     code = "out_of_order"
 
@@ -186,21 +187,22 @@ class OutOfOrder(Refused):
 
 
 class SnapshotExpired(Refused):
-    """The pin was dropped, so its rows can no longer be promised."""
+    """The pin was dropped, so that its rows are no longer guaranteed."""
 
     code = "snapshot_expired"
 
 
 class CursorExpired(Refused):
-    """Rows that the cursor had not read are gone; it must be reset, it never skips."""
+    """Rows that the cursor had not read are gone. A cursor never skips; reset it."""
 
     code = "cursor_expired"
 
 
 class RolledBack(CursorExpired):
-    """The queue went back behind what was read, by a restore or a takeover.
+    """The queue went back behind the follower's position, by a restore or a takeover.
 
-    What was read after `position` is not part of the queue any more: undo it, and go on from there.
+    Rows that were read after `position` no longer belong to the queue: undo their effects, and go
+    on from there.
     """
 
     code = "rolled_back"
@@ -215,11 +217,11 @@ class RolledBack(CursorExpired):
     ) -> None:
         super().__init__(message, field=field, limit=limit)
         self.position = position
-        """The token of the place to go back to, where it is known; see `Position`."""
+        """The token of the position to go back to, if it is known; see `Position`."""
 
 
 class Quarantined(Refused):
-    """Rows of the queue cannot be read: it is closed to reads, leases and publishes until it is
+    """Rows of the queue are unreadable: reads, leases and publishes are refused until it is
     repaired, purged or deleted. Other queues are not affected."""
 
     code = "quarantined"
@@ -258,19 +260,19 @@ class Full(Retry):
 
 
 class Exhausted(Retry):
-    """Whoever asks has used up what is allowed to them for now; `field` says which quota."""
+    """The caller's rate limit or quota is used up; `field` says which."""
 
     code = "exhausted"
 
 
 class NotYet(Retry):
-    """A follower has not committed the position yet; wait for it again."""
+    """The follower has not committed the position yet; wait again."""
 
     code = "not_yet"
 
 
 class InUse(Retry):
-    """The folder is open already, in another process or in this one; `pid` says where."""
+    """The folder is already open, in process `pid` or in this one."""
 
     code = "in_use"
 
@@ -280,7 +282,7 @@ class InUse(Retry):
 
 
 class Closed(Retry):
-    """The engine was closed or handed over before this was accepted; open it again."""
+    """The engine was closed or handed over before the request was accepted; open it again."""
 
     code = "closed"
 
@@ -289,19 +291,20 @@ class Closed(Retry):
 
 
 class Fatal(MillraceError):
-    """The engine has ended; what was not answered is UNKNOWN."""
+    """The engine has ended; the result of unanswered requests is UNKNOWN."""
 
     code = "fatal"
 
 
 class DiskFailed(Fatal):
-    """A write or a sync failed. It is never tried again: the pages may count as clean."""
+    """A write or sync failed. It is never retried: the kernel may have marked the pages clean."""
 
     code = "disk_failed"
 
 
 class Corrupt(Fatal):
-    """Bytes on disk are not those that were written. Nothing is skipped; the message says where."""
+    """Bytes on the disk differ from those that were written. Nothing is skipped; the message says
+    where."""
 
     code = "corrupt"
 
@@ -313,10 +316,10 @@ class Copied(Fatal):
 
 
 class Unknown(Fatal):
-    """The connection was lost before the answer: it was done, or it was not.
+    """The connection was lost before the answer: the request was applied, or it was not.
 
-    The engine may go on, and so may whoever asked: the same again, with the same producer and
-    number or the same receipt, is done at most once.
+    The engine may still run. A repeated request, with the same producer and number or the same
+    receipt, is applied at most once.
     """
 
     code = "unknown"

@@ -1,4 +1,4 @@
-"""What our own programs do without: servers, their front ends, the command line."""
+"""Keeps pandas from being imported by our own processes: servers, front ends, command line."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from types import FrameType
 
 
 def spare_pandas() -> None:
-    """Have this process do without pandas, also where it is installed.
+    """Hide pandas from imports that our own code causes in this process, even if it is installed.
 
-    At the first value that is made an array pyarrow loads it, to know its series from others: a
-    third of the time that a short command takes. Programs of others, as sinks and steps of
-    pipelines are, and what comes with Spark find it all the same.
+    pyarrow imports pandas at the first conversion of values to an array, to recognize its series: a
+    third of the time of a short command. Sinks and pipeline steps of users, and Spark, still find
+    it.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
 
 class _WithoutPandas:
-    """Whom the interpreter asks first where a module is."""
+    """An import hook that reports pandas as missing to our own code."""
 
     def find_spec(self, fullname: str, path: object, target: object = None, /) -> None:
         if fullname == "pandas" and "pyspark" not in sys.modules and _is_ours(sys._getframe(1)):
@@ -25,7 +25,7 @@ class _WithoutPandas:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether it is our own code that comes to something, by way of others."""
+    """Return True if the import was caused by our own code, perhaps through other packages."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if not name.startswith(("importlib", "_frozen_importlib", "pyarrow")):

@@ -1,7 +1,7 @@
-"""Fixtures for the tests of programs that use Millrace.
+"""pytest fixtures for programs that use Millrace.
 
-pytest finds this module by its entry point, in every run: it imports nothing of the engine before a
-test asks for a fixture.
+pytest loads this module by its entry point in every run: it imports nothing of the engine before a
+test requests a fixture.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import pytest
 
 if TYPE_CHECKING:
     from millrace import Millrace, Settings, sync
-    from millrace.testing.frozen import FrozenClock
-    from millrace.testing.serving import TestServer
+    from millrace.testing.frozen_clock import FrozenClock
+    from millrace.testing.server import TestServer
 
     OpenMillrace = Callable[..., AbstractAsyncContextManager[Millrace]]
-    """What `millrace_open` is: `async with millrace_open() as m`."""
+    """Type of `millrace_open`: `async with millrace_open() as m`."""
 
 
 @pytest.fixture
 def millrace_settings() -> Settings:
-    """The settings of the engines: small segments, so that they open in a moment.
+    """Settings of the engines: small segments, so that opening is fast.
 
-    A test or a folder of tests whose messages are larger than some hundred KiB has its own.
+    Override it for tests whose messages are larger than some hundred KiB.
     """
-    from millrace.testing.frozen import SMALL
+    from millrace.testing.frozen_clock import SMALL
 
     return SMALL
 
 
 @pytest.fixture
 def millrace_clock() -> FrozenClock:
-    """A clock that stands still: `advance(seconds)` and `set(datetime)` move it.
+    """A frozen clock, which `advance(seconds)` and `set(datetime)` move.
 
-    In a test that asks for it, it is the clock of the engines as well.
+    If a test requests it, its engines use it as well.
     """
-    from millrace.testing.frozen import FrozenClock
+    from millrace.testing.frozen_clock import FrozenClock
 
     return FrozenClock()
 
@@ -51,11 +51,11 @@ def _millrace(
     tmp_path_factory: pytest.TempPathFactory,
     millrace_settings: Settings,
 ) -> Iterator[sync.Millrace]:
-    """An empty Millrace for this test alone, with blocking calls: the real engine on a real disk.
+    """An empty Millrace with blocking calls for one test: the real engine on a real disk.
 
     Its folder is removed after the test.
     """
-    from millrace.testing.frozen import open_blocking
+    from millrace.testing.frozen_clock import open_blocking
 
     with _folder(tmp_path_factory) as folder:
         m = open_blocking(folder, settings=millrace_settings, clock=_clock(request))
@@ -71,12 +71,12 @@ def millrace_open(
     tmp_path_factory: pytest.TempPathFactory,
     millrace_settings: Settings,
 ) -> Iterator[OpenMillrace]:
-    """Opens a Millrace on the event loop of the test: `async with millrace_open() as m`.
+    """Open a Millrace on the event loop of the test: `async with millrace_open() as m`.
 
-    Opening it again in the same test finds what was there; `millrace_open("other")` is another
+    Opening it again in the same test finds the same data; `millrace_open("other")` is another
     folder. The folders are removed after the test.
     """
-    from millrace.testing.frozen import open_millrace
+    from millrace.testing.frozen_clock import open_millrace
 
     with _folder(tmp_path_factory) as base:
 
@@ -91,12 +91,12 @@ def millrace_open(
 
 @pytest.fixture
 def millrace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
-    """A server for this test alone, at a port of its own: `millrace_server.url`.
+    """A server for one test, at a port of its own: `millrace_server.url`.
 
-    It speaks everything that `millrace serve` does; `boto3.client("sqs", **millrace_server.aws)`
-    is a client of its queues. Programs of this machine need no token.
+    It serves everything that `millrace serve` does; `boto3.client("sqs", **millrace_server.aws)` is
+    a client of its queues. Local programs need no token.
     """
-    from millrace.testing.serving import TestServer
+    from millrace.testing.server import TestServer
 
     with _folder(tmp_path_factory) as folder:
         server = TestServer(folder / "data")
@@ -112,7 +112,7 @@ def _folder(factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # pytest would keep the folders of three runs, and each is some 35 MiB.
+        # pytest would keep the folders of three runs, each about 35 MiB.
         shutil.rmtree(folder)
 
 

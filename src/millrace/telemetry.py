@@ -1,12 +1,13 @@
-"""Traces and metrics of messaging, by the conventions of OpenTelemetry.
+"""OpenTelemetry traces and metrics of messaging operations, by the semantic conventions.
 
-It comes with the extra `otel`: `millrace.open(path, telemetry=Telemetry())`, or the same of
-`millrace.connect`. Nothing else imports this module unless it is asked for.
+The extra `otel` installs the dependencies: `millrace.open(path, telemetry=Telemetry())`, or the
+same of `millrace.connect`. Nothing else imports this module unless it is asked for.
 
-Rule 1: whoever gives no `Telemetry` pays nothing for it.
-Rule 2: no body, key or receipt stands in an attribute; names of queues and codes of errors do.
-Rule 3: a trace goes on behind a queue by the headers `traceparent` and `tracestate` of a message.
-They are the producer's: where they are there already, they stay as they are.
+Rule 1: without a `Telemetry` there is no cost.
+Rule 2: attributes never contain bodies, keys or receipts; they do contain queue names and error
+codes.
+Rule 3: a trace continues behind a queue by the message headers `traceparent` and `tracestate`. They
+belong to the producer: existing ones are not changed.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ SYSTEM = "millrace"
 SCHEMA = "https://opentelemetry.io/schemas/1.37.0"
 _W3C = TraceContextTextMapPropagator()
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Bounds of durations that the conventions name."""
+"""Bucket bounds for durations, as the conventions recommend."""
 
 _TYPES = {"release": "settle", "discard": "settle"}
-"""What operations are by the conventions' word, where that is another one."""
+"""Operation types of the conventions, if they differ from our name."""
 
 
-class Step:
-    """Something that is being done: a span, and how long it takes."""
+class TracedOperation:
+    """An operation in progress: its span and its duration."""
 
     def __init__(self, span: Span, attributes: Attributes) -> None:
         self.span = span
@@ -54,36 +55,36 @@ class Step:
 
     @property
     def attributes(self) -> Attributes:
-        """What its measurements are told by."""
+        """Attributes of its measurements."""
         return self._attributes
 
     @property
     def trace_id(self) -> str:
-        """Of the trace that it is part of."""
+        """Id of its trace."""
         return trace.format_trace_id(self.span.get_span_context().trace_id)
 
     def set(self, name: str, value: str | int) -> None:
-        """Know something of the span alone."""
+        """Set an attribute of the span, but not of the measurements."""
         self.span.set_attribute(name, value)
 
     def fail(self, error: BaseException) -> None:
-        """It went wrong."""
+        """Record an error in span and measurements."""
         word = error_type(error)
         self._attributes["error.type"] = word
         self.span.set_attribute("error.type", word)
         self.span.set_status(Status(StatusCode.ERROR, word))
 
     def end(self) -> float:
-        """It is over; returns after how many seconds."""
+        """End the span; return the duration in seconds."""
         self.is_over = True
         self.span.end()
         return perf_counter() - self._began
 
 
 class Telemetry:
-    """Makes spans and measurements of what clients, workers and servers do.
+    """Creates spans and measurements for clients, workers and servers.
 
-    Without providers it uses those that the program has set for the whole process.
+    Without providers it uses the global ones of the process.
     """
 
     def __init__(
@@ -126,14 +127,14 @@ class Telemetry:
     # --- Producers ------------------------------------------------------------------------------
 
     def carried(self) -> tuple[tuple[str, bytes], ...]:
-        """Headers by which the trace that is going on here goes on elsewhere; none, if none is."""
-        found: dict[str, str] = {}
-        _W3C.inject(found)
-        return tuple((name, text.encode()) for name, text in found.items())
+        """Return headers that continue the current trace elsewhere; empty if there is no trace."""
+        headers: dict[str, str] = {}
+        _W3C.inject(headers)
+        return tuple((name, text.encode()) for name, text in headers.items())
 
     @contextmanager
-    def sending(self, destination: str, count: int | None) -> Iterator[Step]:
-        """Messages are brought to a queue or topic; `count` is None of a single one."""
+    def sending(self, destination: str, count: int | None) -> Iterator[TracedOperation]:
+        """Trace the sending of messages to a queue or topic; `count` is None for a single one."""
         step = self._begin("send", destination, SpanKind.PRODUCER, count)
         try:
             with self._within(step, self._operation):
@@ -144,28 +145,30 @@ class Telemetry:
     # --- Consumers ------------------------------------------------------------------------------
 
     def began(self) -> tuple[int, float]:
-        """When something begins that is told of at its end."""
+        """Return the start of an operation that is recorded at its end."""
         return time_ns(), perf_counter()
 
     def received(
         self, destination: str, began: tuple[int, float], messages: Iterable[Pairs]
     ) -> None:
-        """A lease call was answered, perhaps with nothing: then there is no span of it."""
-        found = list(messages)
+        """Record an answered lease call; an empty one gets no span."""
+        received = list(messages)
         attributes = _attributes("receive", destination)
         self._operation.record(perf_counter() - began[1], attributes)
-        if found:
-            self._consumed.add(len(found), attributes)
-            self._receive(destination, began[0], found).end()
+        if received:
+            self._consumed.add(len(received), attributes)
+            self._receive(destination, began[0], received).end()
 
     def refused(self, destination: str, began: tuple[int, float], error: BaseException) -> None:
-        """A lease call ended in an error."""
+        """Record a lease call that ended in an error."""
         step = self._receive(destination, began[0], [])
         step.fail(error)
         step.end()
         self._operation.record(perf_counter() - began[1], step.attributes)
 
-    def _receive(self, destination: str, began_ns: int, messages: Sequence[Pairs]) -> Step:
+    def _receive(
+        self, destination: str, began_ns: int, messages: Sequence[Pairs]
+    ) -> TracedOperation:
         links = [link for headers in messages if (link := _link(headers)) is not None]
         attributes = _attributes("receive", destination)
         span = self._tracer.start_span(
@@ -175,21 +178,24 @@ class Telemetry:
             links=links,
             start_time=began_ns,
         )
-        return Step(span, attributes)
+        return TracedOperation(span, attributes)
 
     @contextmanager
-    def settling(self, operation: str, destination: str, count: int | None) -> Iterator[Step]:
-        """Messages are settled, released or discarded; `count` is None of a single one."""
+    def settling(
+        self, operation: str, destination: str, count: int | None
+    ) -> Iterator[TracedOperation]:
+        """Trace settling, releasing or discarding messages; `count` is None for a single one."""
         step = self._begin(operation, destination, SpanKind.CLIENT, count)
         with self._within(step, self._operation):
             yield step
 
     @contextmanager
-    def processing(self, destination: str, id: str, headers: Pairs) -> Iterator[Step]:
-        """A message is worked on. Whoever does so calls `processed` when the work is done; what
-        follows until the end of the context, such as settling, is part of the same trace.
+    def processing(self, destination: str, id: str, headers: Pairs) -> Iterator[TracedOperation]:
+        """Trace the processing of a message.
 
-        Where no trace is going on here, that of the producer goes on.
+        The caller calls `processed` when its function returns; later operations within the context,
+        such as settling, belong to the same trace. Without a current trace, the producer's trace
+        continues.
         """
         parent = contexts.get_current()
         if not trace.get_current_span(parent).get_span_context().is_valid:
@@ -203,12 +209,12 @@ class Telemetry:
             attributes={**attributes, "messaging.message.id": id},
             links=[] if link is None else [link],
         )
-        step = Step(span, attributes)
+        step = TracedOperation(span, attributes)
         with self._within(step, self._process):
             yield step
 
-    def processed(self, step: Step, error: BaseException | None) -> None:
-        """The function has returned, or has failed with an error."""
+    def processed(self, step: TracedOperation, error: BaseException | None) -> None:
+        """Record that the function has returned, or has failed with an error."""
         if error is not None:
             step.fail(error)
         self._process.record(step.end(), step.attributes)
@@ -216,19 +222,21 @@ class Telemetry:
     # --- Servers --------------------------------------------------------------------------------
 
     @contextmanager
-    def answering(self, method: str, route: str, headers: Mapping[str, str]) -> Iterator[Step]:
-        """A request is answered; it goes on with the trace that its headers name."""
+    def answering(
+        self, method: str, route: str, headers: Mapping[str, str]
+    ) -> Iterator[TracedOperation]:
+        """Trace the handling of an HTTP request; it continues the trace that its headers name."""
         parent = _W3C.extract({name: headers[name] for name in HEADERS if name in headers})
         attributes: Attributes = {"http.request.method": method, "http.route": route}
         span = self._tracer.start_span(
             f"{method} {route}", context=parent, kind=SpanKind.SERVER, attributes=attributes
         )
-        step = Step(span, attributes)
+        step = TracedOperation(span, attributes)
         with self._within(step, self._request):
             yield step
 
-    def answered(self, step: Step, status: int) -> None:
-        """The status of what a request was answered with."""
+    def answered(self, step: TracedOperation, status: int) -> None:
+        """Record the status of the response."""
         step.attributes["http.response.status_code"] = status
         step.set("http.response.status_code", status)
         if status >= 500:
@@ -238,19 +246,21 @@ class Telemetry:
 
     # --- Both -----------------------------------------------------------------------------------
 
-    def _begin(self, operation: str, destination: str, kind: SpanKind, count: int | None) -> Step:
+    def _begin(
+        self, operation: str, destination: str, kind: SpanKind, count: int | None
+    ) -> TracedOperation:
         attributes = _attributes(operation, destination)
-        known = dict(attributes)
+        span_attributes = dict(attributes)
         if count is not None:
-            known["messaging.batch.message_count"] = count
+            span_attributes["messaging.batch.message_count"] = count
         span = self._tracer.start_span(
-            f"{operation} {destination}".rstrip(), kind=kind, attributes=known
+            f"{operation} {destination}".rstrip(), kind=kind, attributes=span_attributes
         )
-        return Step(span, attributes)
+        return TracedOperation(span, attributes)
 
     @contextmanager
-    def _within(self, step: Step, duration: Histogram) -> Iterator[None]:
-        """What is done here is part of the step, and it ends here, if it has not before."""
+    def _within(self, step: TracedOperation, duration: Histogram) -> Iterator[None]:
+        """Make the span current, and end it with the context unless it has ended before."""
         token = contexts.attach(trace.set_span_in_context(step.span))
         try:
             yield
@@ -265,29 +275,29 @@ class Telemetry:
 
 
 def _attributes(operation: str, destination: str) -> Attributes:
-    found: Attributes = {
+    attributes: Attributes = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": _TYPES.get(operation, operation),
     }
     if destination:
-        found["messaging.destination.name"] = destination
-    return found
+        attributes["messaging.destination.name"] = destination
+    return attributes
 
 
 def _texts(headers: Pairs) -> dict[str, str]:
-    """Those of the headers that name a trace, as text."""
+    """Return the trace headers of a message as text."""
     return {name: value.decode("ascii", "replace") for name, value in headers if name in HEADERS}
 
 
 def _link(headers: Pairs) -> Link | None:
-    """To what the producer did, if the message tells."""
-    found = trace.get_current_span(_W3C.extract(_texts(headers), context=Context()))
-    context = found.get_span_context()
+    """Return a link to the producer's span, if the message carries one."""
+    span = trace.get_current_span(_W3C.extract(_texts(headers), context=Context()))
+    context = span.get_span_context()
     return Link(context) if context.is_valid else None
 
 
 def error_type(error: BaseException) -> str:
-    """An error by one of few words: its code, if it is one of ours."""
+    """Return a low-cardinality name of an error: its code, or the name of its class."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else type(error).__qualname__

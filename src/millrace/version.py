@@ -1,4 +1,4 @@
-"""The version of this package, for those who must not import all of it."""
+"""The version of this package, importable without the rest of it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import sync
-from millrace.batch_jobs.site import Site, at_work
+from millrace.batch_jobs.job_context import JobContext, open_job
 from millrace.pipeline import Where
 from tests.spark.conftest import spark
 
@@ -16,11 +16,11 @@ __all__ = ["spark"]
 
 
 @pytest.fixture(scope="package")
-def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobContext]:
     folder = tmp_path_factory.mktemp("jobs") / "data"
     with (
         sync.open(folder) as m,
         sync.share(m),
-        at_work("tests", Where(path=str(folder)), spark=spark, millrace=m) as found,
+        open_job("tests", Where(path=str(folder)), spark=spark, millrace=m) as found,
     ):
         yield found

@@ -13,24 +13,22 @@ from pyspark.sql import SparkSession
 
 from millrace.batch_jobs.audit import (
     ENDS,
-    absent,
+    SeqStatistics,
     audit,
-    judge,
-)
-from millrace.batch_jobs.row_statistics import (
-    Seam,
+    audit_shard,
+    count_missing,
     in_order,
-    join,
-    look,
-    look_at,
+    merge_statistics,
+    row_statistics,
+    statistics_of,
 )
-from millrace.batch_jobs.site import Site
+from millrace.batch_jobs.job_context import JobContext
 
 spark_only = pytest.mark.spark
 
 
 @spark_only
-def test_a_queue_that_has_seen_everything_balances(site: Site) -> None:
+def test_a_queue_that_has_seen_everything_balances(site: JobContext) -> None:
     site.m.queue("graves")
     queue = site.m.queue("seen", shards=3, dead_letter="graves")
     queue.publish_many([b"x"] * 60)
@@ -51,7 +49,7 @@ def test_a_queue_that_has_seen_everything_balances(site: Site) -> None:
 
 
 @spark_only
-def test_keys_and_an_empty_queue(site: Site) -> None:
+def test_keys_and_an_empty_queue(site: JobContext) -> None:
     queue = site.m.queue("revised", keyed=True, retention="log")
     assert audit(site, queue).faults == ()
     for at in range(20):
@@ -66,13 +64,13 @@ def counts(published: int, **ended: int) -> dict[str, int]:
     return {"published": published, "live": published - sum(ends.values()), **ends}
 
 
-def seam(*seqs: int) -> Seam:
-    return look_at(np.array(seqs, np.int64))
+def seam(*seqs: int) -> SeqStatistics:
+    return statistics_of(np.array(seqs, np.int64))
 
 
-def faults(rows: Seam, **ended: int) -> tuple[str, ...]:
+def faults(rows: SeqStatistics, **ended: int) -> tuple[str, ...]:
     known = counts(6, **ended)
-    return judge(0, known, known, 6, rows).faults
+    return audit_shard(0, known, known, 6, rows).faults
 
 
 def test_what_does_not_balance_is_noticed() -> None:
@@ -89,13 +87,13 @@ def test_what_does_not_balance_is_noticed() -> None:
     assert "not in the order" in faults(seam(1, 3, 2, 4, 5, 6))[0]
     assert "should be live" in faults(seam(1, 2, 3, 4, 5, 6), dropped=1)[0]
     wrong = counts(6) | {"live": 5}
-    assert "live with all that ended is 5" in judge(0, wrong, wrong, 6, seam(1, 2)).faults[0]
+    assert "live with all that ended is 5" in audit_shard(0, wrong, wrong, 6, seam(1, 2)).faults[0]
 
 
 def test_between_two_moments_a_range_is_judged() -> None:
     before, after = counts(6), counts(8, settled=2)
-    assert judge(0, before, after, 7, seam(2, 3, 4, 5, 6, 7)).faults == ()
-    [few, lost] = judge(0, before, after, 7, seam(4, 5, 6, 7)).faults
+    assert audit_shard(0, before, after, 7, seam(2, 3, 4, 5, 6, 7)).faults == ()
+    [few, lost] = audit_shard(0, before, after, 7, seam(4, 5, 6, 7)).faults
     assert "rows are 4, and between 5 and 7 should be live" in few
     assert "seqs without a row that no counter has ended: 1" in lost
 
@@ -104,7 +102,7 @@ def test_between_two_moments_a_range_is_judged() -> None:
 def test_parts_are_joined_as_if_they_were_one(cuts: Sequence[int]) -> None:
     seqs = np.array([2, 3, 3, 7, 9, 10, 20], np.int64)
     parts = [part for part in np.split(seqs, cuts) if len(part)]
-    assert join(look_at(part) for part in reversed(parts)) == look_at(seqs)
+    assert merge_statistics(statistics_of(part) for part in reversed(parts)) == statistics_of(seqs)
 
 
 @spark_only
@@ -120,9 +118,9 @@ def test_rows_of_files_are_looked_at_in_any_order(spark: SparkSession, tmp_path:
         }
     )
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1000)
-    found = look(in_order(spark.read.parquet(str(tmp_path / "rows.parquet"))))
-    assert found[0] == Seam(5000, 1, 5000, 1, 0, 1, 1, ((17, 17),))
-    assert found[1] == Seam(4999, 1, 5000, 1, 0, 2, 1, ((4000, 4001),))
-    assert absent(found[1], 5000) == 2
+    found = row_statistics(in_order(spark.read.parquet(str(tmp_path / "rows.parquet"))))
+    assert found[0] == SeqStatistics(5000, 1, 5000, 1, 0, 1, 1, ((17, 17),))
+    assert found[1] == SeqStatistics(4999, 1, 5000, 1, 0, 2, 1, ((4000, 4001),))
+    assert count_missing(found[1], 5000) == 2
     known = counts(5000)
-    assert len(judge(0, known, known, 5000, found[0]).faults) == 2
+    assert len(audit_shard(0, known, known, 5000, found[0]).faults) == 2

@@ -8,8 +8,8 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from millrace.batch_jobs.export import Export, export
-from millrace.batch_jobs.site import Site
+from millrace.batch_jobs.export import ExportJob, export
+from millrace.batch_jobs.job_context import JobContext
 from millrace.errors import CursorExpired, Exists
 from millrace.sinks.kinds import parse_sink
 from millrace.sinks.parquet import manifest
@@ -17,10 +17,10 @@ from millrace.sinks.parquet import manifest
 pytestmark = pytest.mark.spark
 
 
-def test_an_export_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
+def test_an_export_goes_on_where_it_ended(site: JobContext, tmp_path: Path) -> None:
     queue = site.m.queue("many", shards=2)
     queue.publish_many([b"%d" % at for at in range(30)])
-    job = Export(name="copy", sink=parse_sink(f"parquet:{tmp_path}/out"), view="log")
+    job = ExportJob(name="copy", sink=parse_sink(f"parquet:{tmp_path}/out"), view="log")
     done = export(site, queue, job)
     assert done.rows == 30
     assert done.boundary.number == 30
@@ -32,12 +32,12 @@ def test_an_export_goes_on_where_it_ended(site: Site, tmp_path: Path) -> None:
     assert found == list(range(31))
 
 
-def test_the_latest_of_each_key(site: Site, tmp_path: Path) -> None:
+def test_the_latest_of_each_key(site: JobContext, tmp_path: Path) -> None:
     queue = site.m.queue("keyed", keyed=True)
     for key, body in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", None)):
         queue.publish(body, key=key)
     sink = parse_sink(f"delta:{tmp_path}/lake")
-    job = Export(name="keyed", sink=sink, view="latest", columns=("key", "value"))
+    job = ExportJob(name="keyed", sink=sink, view="latest", columns=("key", "value"))
     assert export(site, queue, job).rows == 2
     assert export(site, queue, job).rows == 0
     queue.publish(b"4", key=b"b")
@@ -47,11 +47,11 @@ def test_the_latest_of_each_key(site: Site, tmp_path: Path) -> None:
     assert sorted((row["key"], row["value"]) for row in rows) == [(b"a", b"3"), (b"b", b"2")]
 
 
-def test_bodies_are_parsed_and_bad_ones_kept_aside(site: Site, tmp_path: Path) -> None:
+def test_bodies_are_parsed_and_bad_ones_kept_aside(site: JobContext, tmp_path: Path) -> None:
     queue = site.m.queue("typed")
     queue.publish_many([b'{"id": 1, "note": "a"}', b"no JSON"])
     sink = parse_sink(f"delta:{tmp_path}/lake")
-    job = Export(name="typed", sink=sink, schema="id bigint, note string", columns=("seq",))
+    job = ExportJob(name="typed", sink=sink, schema="id bigint, note string", columns=("seq",))
     assert export(site, queue, job).rows == 2
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table().to_pylist()
     assert sorted(rows, key=lambda row: int(row["seq"])) == [
@@ -61,13 +61,13 @@ def test_bodies_are_parsed_and_bad_ones_kept_aside(site: Site, tmp_path: Path) -
 
 
 def test_deletes_that_have_gone_since_the_last_export_are_noticed(
-    site: Site, tmp_path: Path
+    site: JobContext, tmp_path: Path
 ) -> None:
     queue = site.m.queue("emptied", keyed=True)
     queue.publish(b"1", key=b"a")
     queue.publish(b"1", key=b"b")
     sink = parse_sink(f"delta:{tmp_path}/lake?mode=upsert&key=key")
-    job = Export(name="emptied", sink=sink, columns=("key", "value", "op", "seq"))
+    job = ExportJob(name="emptied", sink=sink, columns=("key", "value", "op", "seq"))
     assert export(site, queue, job).rows == 2
     queue.publish(None, key=b"a")
     assert export(site, queue, job).rows == 1

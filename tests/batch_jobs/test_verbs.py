@@ -10,9 +10,9 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from millrace.cli.commands.job import Jobs
+from millrace.cli.commands.job import job
 from tests.cli.desk import Desk
-from tests.cli.test_examples import examples
+from tests.cli.test_program_examples import examples
 
 MEND = Path(__file__).with_name("mend.py")
 
@@ -27,7 +27,7 @@ def desk(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return found
 
 
-@pytest.mark.parametrize("name", sorted(Jobs.homes))
+@pytest.mark.parametrize("name", sorted(job.commands))
 def test_examples(desk: Desk, name: str) -> None:
     (desk.home / "orders.csv").write_text("id,total,note\n1,2.5,a\n2,7.5,b\n")
     (desk.home / "orders.jsonl").write_text('{"id": 3, "note": "c"}\n')
@@ -36,9 +36,7 @@ def test_examples(desk: Desk, name: str) -> None:
     if name == "redrive":
         desk.text("queue", "make", "other")
         (desk.home / "mend.py").write_text(MEND.read_text())
-    command = Jobs().get_command(None, name)  # type: ignore[arg-type]
-    assert command is not None
-    lines = examples(command)
+    lines = examples(job.commands[name])
     assert lines
     for line in lines:
         program, *words = shlex.split(line)

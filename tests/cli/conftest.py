@@ -31,8 +31,8 @@ async def fill(folder: Path) -> None:
         work = await engine.queue("work")
         for _ in range(8):
             await work.publish_many([BODY] * 100)
-        await node.keeper.checkpoint()
-        await node.keeper.seal_all()
+        await node.checkpointer.checkpoint()
+        await node.checkpointer.seal_all()
         for _ in range(12):
             await work.publish_many([BODY] * 100)
         leases = await work.lease(50)

@@ -9,8 +9,13 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from millrace.cli.checking.parts import run
-from millrace.cli.checking.report import Finding, Message, Part, Report
+from millrace.cli.check.report import (
+    CheckMessage,
+    CheckPhase,
+    CheckReporter,
+    Finding,
+)
+from millrace.cli.check.worker import run_phases
 from millrace.cli.folder import Folder
 from millrace.cli.program import program as main
 from tests.support.timeouts import scaled
@@ -37,21 +42,21 @@ def start(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
 
 
-class Kept(Report):
+class Kept(CheckReporter):
     """A report that is kept instead of being sent to a parent."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.messages: list[Message] = []
+        self.messages: list[CheckMessage] = []
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: CheckMessage) -> None:
         self.messages.append(message)
 
 
-def messages_of(folder: Path) -> list[Message]:
+def messages_of(folder: Path) -> list[CheckMessage]:
     """What a check of the folder says, within this process."""
     report = Kept()
-    run(Folder(folder), report, list(Part))
+    run_phases(Folder(folder), report, list(CheckPhase))
     return report.messages
 
 

@@ -11,26 +11,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace.cli.check import CHILD, Checking
-from millrace.cli.checking.report import Finding, Skipped
+from millrace.cli.check.command import CHILD, Checking
+from millrace.cli.check.report import Finding, PhaseSkipped
 from millrace.cli.folder import Folder
 from millrace.store.cells import Table
-from millrace.store.inspect import all_cells
-from millrace.store.lmdb_cells import LmdbCells
-from millrace.store.place import decode_place, encode_place
-from millrace.store.tables import (
+from millrace.store.index_codec import (
     decode_shard,
     encode_shard,
     joined,
     number_bytes,
     parts,
 )
+from millrace.store.lmdb_cells import LmdbCells
+from millrace.store.read_only_store import all_cells
+from millrace.store.row_location import decode_location, encode_location
 from tests.cli.program import call, contents, findings, flip, messages_of, objects
 
 SEALED = "sealed/000000000001.arrow"
 DATA = "index/data.mdb"
 
 
+@pytest.mark.process
 def test_a_whole_folder(folder: Path) -> None:
     before = contents(folder)
     result = call("check", folder)
@@ -42,6 +43,7 @@ def test_a_whole_folder(folder: Path) -> None:
     assert findings(folder) == []
 
 
+@pytest.mark.process
 def test_as_json(folder: Path) -> None:
     flip(folder / SEALED, 2_000)
     result = call("check", folder, "--json")
@@ -62,6 +64,7 @@ def segments(folder: Path, state: str) -> list[str]:
     return [str(line["file"]) for line in objects("dump", folder) if line.get("state") == state]
 
 
+@pytest.mark.process
 def test_a_byte_of_a_record(folder: Path) -> None:
     [_, name, *_] = segments(folder, "needed")
     flip(folder / name, 4096 + 200)
@@ -106,7 +109,7 @@ def test_any_byte_of_a_sealed_file(folder: Path) -> None:
 
 def test_a_file_that_nobody_knows(folder: Path) -> None:
     (folder / "sealed" / "000000000000.arrow").write_bytes(b"?")
-    assert [finding.what for finding in findings(folder)] == ["the index does not know this file"]
+    assert [finding.what for finding in findings(folder)] == ["the file is unknown to the index"]
 
 
 def test_a_byte_of_lmdb(folder: Path) -> None:
@@ -130,9 +133,10 @@ def test_the_rest_is_checked_without_the_index(folder: Path) -> None:
     messages = messages_of(folder)
     files = [message.file for message in messages if isinstance(message, Finding)]
     assert {DATA, SEALED} == set(files)
-    assert Skipped("rows and counters need the index: not checked") in messages
+    assert PhaseSkipped("rows and counters need the index: not checked") in messages
 
 
+@pytest.mark.process
 def test_a_crash_is_a_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first child dies as LMDB would on a damaged page; the next one does the rest."""
     flip(folder / SEALED, 2_000)
@@ -148,7 +152,7 @@ os.execv({CHILD[0]!r}, [*{CHILD!r}, *sys.argv[1:]])
     checking.run()
     checking.close()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == (f"{DATA}: the process that read it was ended by SIGSEGV: it is damaged")
+    assert lines[0] == (f"{DATA}: the process that read it was killed by SIGSEGV: it is damaged")
     assert any(line.startswith(f"{SEALED}, offset ") for line in lines)
     assert lines[-1].endswith(": 2 findings")
 
@@ -198,8 +202,8 @@ def test_places_that_hold_something_else(folder: Path) -> None:
         changed: dict[bytes, bytes] = {}
         for block in (sealed, logged):
             key = number_bytes(2) + number_bytes(int(str(block["first"])))
-            place = decode_place(stored[key])
-            changed[key] = encode_place(msgspec.structs.replace(place, offset=place.offset + 8))
+            place = decode_location(stored[key])
+            changed[key] = encode_location(msgspec.structs.replace(place, offset=place.offset + 8))
         return changed
 
     rewrite(folder, Table.BLOCKS, change)
@@ -215,7 +219,7 @@ def test_places_in_a_log_that_is_gone(folder: Path) -> None:
 
     def change(stored: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
         key = number_bytes(2) + number_bytes(int(str(block["first"])))
-        return {key: encode_place(msgspec.structs.replace(decode_place(stored[key]), home=1))}
+        return {key: encode_location(msgspec.structs.replace(decode_location(stored[key]), home=1))}
 
     rewrite(folder, Table.BLOCKS, change)
     found = said(folder)

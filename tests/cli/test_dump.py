@@ -240,6 +240,7 @@ def test_what_is_not_in_the_index_yet_is_shown(tmp_path: Path) -> None:
     assert findings(tmp_path / "left") == []
 
 
+@pytest.mark.process
 def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:
     async def beside() -> None:
         async with millrace.open(tmp_path, settings=SETTINGS) as engine:
@@ -259,7 +260,7 @@ def test_a_running_engine_is_not_disturbed(tmp_path: Path) -> None:
             *dumps, check = [await look for look in looks]
             for dump in dumps:
                 assert dump.returncode == 0, dump.stderr
-                assert "has the folder in use: this is how it was a moment ago" in dump.stderr
+                assert "has the folder in use: this is its state a moment ago" in dump.stderr
                 assert " orders " in dump.stdout or '"x"' in dump.stdout
             assert check.returncode == 2
             assert f"is in use by process {os.getpid()}" in check.stderr

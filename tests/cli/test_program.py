@@ -12,6 +12,7 @@ from millrace import __version__
 from tests.cli.program import call
 
 
+@pytest.mark.process
 def test_version() -> None:
     program = Path(sys.executable).parent / "millrace"
     result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)

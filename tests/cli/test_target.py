@@ -13,13 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from millrace.cli.contexts import FILE_VARIABLE
-from millrace.cli.ending import Ended
-from millrace.cli.given import Given
+from millrace.cli.exit_errors import ExitError
 from millrace.cli.program import program
-from millrace.cli.target import Server, choose
+from millrace.cli.target import ServerTarget, TargetOptions, choose_target
 from tests.cli.desk import Desk, command
-from tests.client.test_far import Machine
-from tests.server.process import Process
+from tests.client.test_remote_http import Machine
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
 
 
@@ -53,7 +52,7 @@ class Visitor:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("served")
     with Process(folder / "data") as server:
         yield server
@@ -104,6 +103,7 @@ def test_every_verb_of_queues_works_on_an_address(known: Visitor) -> None:
     known.text("topic", "delete", "news", "--yes")
 
 
+@pytest.mark.process
 def test_dead_letters_are_moved_over_an_address(known: Visitor) -> None:
     known.text("queue", "make", "dead")
     known.text("queue", "make", "mail", "--max-failures", 1, "--dead-letter", "dead")
@@ -210,49 +210,51 @@ def test_what_is_nearest_counts(tmp_path: Path) -> None:
     )
     contexts.chmod(0o600)
     environ = {FILE_VARIABLE: str(contexts)}
-    none = Given()
+    none = TargetOptions()
 
-    def found(own: Given = none, whole: Given = none, **more: str) -> object:
-        return choose(own, whole, {**environ, **more})
+    def found(own: TargetOptions = none, whole: TargetOptions = none, **more: str) -> object:
+        return choose_target(own, whole, {**environ, **more})
 
-    assert choose(none, none, {FILE_VARIABLE: str(tmp_path / "none")}) == Path("millrace-data")
-    assert found() == Path("/here")
-    assert found(MILLRACE_CONTEXT="there") == Server("https://there", "mine")
-    assert found(MILLRACE_DATA="x", MILLRACE_CONTEXT="there") == Path("x")
-    assert found(MILLRACE_DATA="x", MILLRACE_URL="http://u") == Server("http://u")
-    assert found(none, Given("y"), MILLRACE_URL="http://u") == Path("y")
-    assert found(Given(context="there"), Given("y"), MILLRACE_TOKEN="t") == Server(
-        "https://there", "mine"
+    assert choose_target(none, none, {FILE_VARIABLE: str(tmp_path / "none")}) == Path(
+        "millrace-data"
     )
+    assert found() == Path("/here")
+    assert found(MILLRACE_CONTEXT="there") == ServerTarget("https://there", "mine")
+    assert found(MILLRACE_DATA="x", MILLRACE_CONTEXT="there") == Path("x")
+    assert found(MILLRACE_DATA="x", MILLRACE_URL="http://u") == ServerTarget("http://u")
+    assert found(none, TargetOptions("y"), MILLRACE_URL="http://u") == Path("y")
+    assert found(
+        TargetOptions(context="there"), TargetOptions("y"), MILLRACE_TOKEN="t"
+    ) == ServerTarget("https://there", "mine")
     # A token of the environment goes where no context has one of its own.
-    assert found(Given(context="bare"), MILLRACE_TOKEN="t") == Server("http://b", "t")
-    assert found(Given("https://o"), MILLRACE_CERTIFICATES="ca.pem") == Server(
+    assert found(TargetOptions(context="bare"), MILLRACE_TOKEN="t") == ServerTarget("http://b", "t")
+    assert found(TargetOptions("https://o"), MILLRACE_CERTIFICATES="ca.pem") == ServerTarget(
         "https://o", None, Path("ca.pem")
     )
-    with pytest.raises(Ended, match="no context 'there-'") as caught:
-        found(Given(context="there-"))
+    with pytest.raises(ExitError, match="no context 'there-'") as caught:
+        found(TargetOptions(context="there-"))
     assert "did you mean 'there'?" in caught.value.hint
     with pytest.raises(click.UsageError, match="not both"):
-        found(Given("x", "there"))
+        found(TargetOptions("x", "there"))
     with pytest.raises(click.UsageError, match="is a folder"):
-        found(Given("x", None, tmp_path / "token"))
-    with pytest.raises(Ended, match="no file"):
-        found(Given("http://x", None, tmp_path / "token"))
+        found(TargetOptions("x", None, tmp_path / "token"))
+    with pytest.raises(ExitError, match="no file"):
+        found(TargetOptions("http://x", None, tmp_path / "token"))
     (tmp_path / "loose").write_text("t")
     (tmp_path / "loose").chmod(0o644)
-    with pytest.raises(Ended, match=r"others may read or change it$") as caught:
-        found(Given("http://x", None, tmp_path / "loose"))
+    with pytest.raises(ExitError, match=r"others may read or change it$") as caught:
+        found(TargetOptions("http://x", None, tmp_path / "loose"))
     assert caught.value.hint == f"run `chmod 600 {tmp_path / 'loose'}`"
     (tmp_path / "void").touch(0o600)
-    with pytest.raises(Ended, match=r"is empty$") as caught:
-        found(Given("http://x", None, tmp_path / "void"))
+    with pytest.raises(ExitError, match=r"is empty$") as caught:
+        found(TargetOptions("http://x", None, tmp_path / "void"))
     assert caught.value.hint == "write the token to it"
     for short in ("localhost:7070", "queues.example:80"):
-        with pytest.raises(Ended, match="neither a folder nor the address") as caught:
-            found(Given(short))
+        with pytest.raises(ExitError, match="neither a folder nor the URL") as caught:
+            found(TargetOptions(short))
         assert f"write http://{short}" in caught.value.hint
-    assert found(Given("./a:1")) == Path("a:1")
-    assert "mine" not in repr(found(Given(context="there")))
+    assert found(TargetOptions("./a:1")) == Path("a:1")
+    assert "mine" not in repr(found(TargetOptions(context="there")))
 
 
 # --- Contexts -----------------------------------------------------------------------------------
@@ -323,6 +325,7 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str, why: str) -> N
     assert visitor.contexts.read_bytes() == before
 
 
+@pytest.mark.process
 def test_work_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
     server = Machine(tmp_path / "served")
     try:

@@ -1,4 +1,4 @@
-"""What a program sees on a full disk; run in a process of its own, on a small file system.
+"""The API on a full disk; run in a process of its own, on a small file system.
 
 `test_opening.py` runs it as `python -m tests.client.full_disk <folder>`.
 """
@@ -23,7 +23,7 @@ SETTINGS = Settings(segment_bytes=1024 * 1024, log_segments_max=64, log_segments
 
 
 def fill(disk: Path) -> None:
-    """Write a file until nothing is left."""
+    """Write a file until the disk is full."""
     with (disk / "filler").open("ab", buffering=0) as file:
         size = 0
         while free := (status := os.statvfs(disk)).f_bavail * status.f_frsize:

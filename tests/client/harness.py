@@ -1,4 +1,4 @@
-"""What the tests of the API share: a bounded run, a folder of small segments, a clock."""
+"""Fixtures of the API tests: a timeout, a folder with small segments, a clock."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LARGE = Settings(segment_bytes=32 * 1024 * 1024, log_segments_free=1)
 
 
 def run(test: Coroutine[object, object, T]) -> T:
-    """Run a test to its end, or fail it when that does not come."""
+    """Run a test to its end, and fail it after a timeout."""
     return asyncio.run(asyncio.wait_for(test, SECONDS_MAX))
 
 
 class Clock:
-    """The machine's time, which can be put forward, and stopped."""
+    """The machine's time, which can be put forward and stopped."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
@@ -49,7 +49,7 @@ class Clock:
         return now + self._ahead_ms
 
     def stop(self) -> None:
-        """From now on nothing but `forward` makes time pass, however slow the machine is."""
+        """Stop the time: only `forward` advances it, however slow the machine is."""
         self._stopped_ms = time.time_ns() // 1_000_000
 
     def forward(self, *, seconds: float) -> None:
@@ -60,7 +60,7 @@ class Clock:
 async def opened(
     path: Path, *, settings: Settings = SMALL, clock: Clock | None = None
 ) -> AsyncIterator[Millrace]:
-    """A folder that is opened by `millrace.open`'s own means, with another clock if need be."""
+    """Open a folder as `millrace.open` does, optionally with another clock."""
     ports = real_ports(path)
     if clock is not None:
         ports = replace(ports, now_ms=clock)
@@ -77,7 +77,7 @@ Test = Callable[[Millrace], Awaitable[None]]
 
 
 def embedded(test: Test) -> Callable[[Path], None]:
-    """A test that is given a Millrace in a folder of its own."""
+    """Give a test a Millrace in a folder of its own."""
 
     def wrapped(tmp_path: Path) -> None:
         async def main() -> None:
@@ -93,7 +93,7 @@ def embedded(test: Test) -> Callable[[Path], None]:
 
 
 def timed(test: Callable[[Millrace, Clock], Awaitable[None]]) -> Callable[[Path], None]:
-    """A test that is also given the clock."""
+    """Give a test a Millrace and its clock."""
 
     def wrapped(tmp_path: Path) -> None:
         async def main() -> None:
@@ -110,16 +110,16 @@ def timed(test: Callable[[Millrace, Clock], Awaitable[None]]) -> Callable[[Path]
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds that others bring about; `run` bounds the wait."""
+    """Wait until a condition holds; `run` bounds the wait."""
     # Nothing else would wake it: the condition lies in the engine, and is asked for.
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.002)
 
 
 def copy_live(source: Path, target: Path) -> None:
-    """Copy a folder that an engine has open, as a kill would have left it.
+    """Copy a folder that an engine has open, as a kill would leave it.
 
-    Segments that are made ahead get their names meanwhile: then the copy is begun anew.
+    If a segment made ahead is renamed during the copy, the copy starts again.
     """
     while True:
         try:

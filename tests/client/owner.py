@@ -1,4 +1,4 @@
-"""Opens the folder that it is given, says so, and keeps it until its input ends."""
+"""Opens a folder, reports it, and keeps it open until its input ends."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from millrace import errors, limits
 from millrace.client.cursor import Cursor, Snapshot, Start
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
+from millrace.client.multi_shard_cursor import find_cursor
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.vector import find_cursor
+from millrace.core.cells import CursorCell
 from millrace.core.commands import OpenCursor
-from millrace.core.model import CursorCell
-from millrace.core.model import Start as StartAt
+from millrace.core.model import StartPoint as StartAt
 from tests.client.harness import Clock, embedded, eventually, timed
 
 
@@ -379,7 +379,7 @@ async def test_a_snapshot_that_was_let_go_shows_no_rows(m: Millrace) -> None:
 
 @embedded
 async def test_a_pin_that_goes_ends_the_reading(m: Millrace) -> None:
-    """Half of it was read: the rest would have to come from what is there now."""
+    """Half of it was read: without the pin, the rest would come from another state."""
     queue = await m.queue("orders")
     for _ in range(40):
         await queue.publish_many([b"x" * 1000] * 500)
@@ -492,7 +492,7 @@ async def test_many_followers(m: Millrace) -> None:
 def test_a_cursor_waits_for_a_pin_that_others_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One publish wakes all followers at once; those beyond the bound come a little later."""
+    """One publish wakes all followers at once; those beyond the limit follow a little later."""
     monkeypatch.setattr(limits, "PINS_MAX", 2)
     embedded(_followers)(tmp_path)
 

@@ -270,7 +270,7 @@ async def test_waiters_are_served_in_turn(m: Millrace) -> None:
 
 @embedded
 async def test_who_waits_is_given_what_another_lets_run_out(m: Millrace) -> None:
-    """Also if the other one was given it while this one was waiting already."""
+    """Also if the other worker leased it while this one was already waiting."""
     queue = await m.queue("orders")
     waiting = [asyncio.create_task(queue.lease(seconds=0.05, wait=30)) for _ in range(2)]
     await queue.explain(1)

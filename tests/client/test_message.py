@@ -1,4 +1,4 @@
-"""Rows as a program gets them: how many of them fit."""
+"""Rows read by programs: how many of them fit into a size."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.client.message import Message, fitting, make_block
+from millrace.client.message import Message, make_block, rows_that_fit
 from tests.client.harness import opened, run
 
 
 def test_rows_are_counted_with_their_headers() -> None:
     rows = [Message(b"x" * 100, headers={"h": b"y" * 900}) for _ in range(10)]
     batch = make_block(rows).arrow(1, 1, 0)
-    assert fitting(batch, batch.nbytes) == 10
-    assert fitting(batch, batch.nbytes - 1) == 9
-    assert 3 <= fitting(batch.slice(2), 4000) < 4
-    assert fitting(batch, 999) == 0
+    assert rows_that_fit(batch, batch.nbytes) == 10
+    assert rows_that_fit(batch, batch.nbytes - 1) == 9
+    assert 3 <= rows_that_fit(batch.slice(2), 4000) < 4
+    assert rows_that_fit(batch, 999) == 0
 
 
 @pytest.mark.parametrize("sizes", [[900] * 6, [2500, 10, 10], [10] * 50, [10, 10, 2500, 10]])

@@ -1,4 +1,4 @@
-"""Queues are found, made, listed and deleted."""
+"""Queues are found, created, listed and deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millrace import errors
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
-from millrace.wal.record import Position
+from millrace.wal.record import LogPosition
 from tests.client.harness import embedded, opened, run
 
 
@@ -214,7 +214,7 @@ async def test_objects_say_what_they_are(m: Millrace) -> None:
 
 @embedded
 async def test_only_committed_names_are_told(m: Millrace) -> None:
-    """What is being made or deleted may be taken back."""
+    """A queue that is being created or deleted may be rolled back."""
     await m.queue("stays")
     engine = m._engine
     assert isinstance(engine, EmbeddedEngine)
@@ -222,7 +222,7 @@ async def test_only_committed_names_are_told(m: Millrace) -> None:
     found: list[tuple[list[str], bool]] = []
     fold = node.store.fold
 
-    def folded(entry: Entry, position: Position | None) -> None:
+    def folded(entry: Entry, position: LogPosition | None) -> None:
         found.append((node.queue_names("default"), node.find_queue("default", "new") is not None))
         fold(entry, position)
 

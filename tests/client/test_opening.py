@@ -1,4 +1,4 @@
-"""Opening a folder: made, owned, refused."""
+"""Opening a folder: creation, ownership, refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 
 async def publish(path: Path, body: bytes, **options: Any) -> list[bytes | None]:
-    """Open, publish, and tell all that is there."""
+    """Open, publish, and return all messages."""
     async with millrace.open(path, settings=SMALL, **options) as m:
         queue = await m.queue("orders")
         await queue.publish(body)
@@ -100,6 +100,7 @@ def test_a_cancelled_opening_lets_the_folder_go(tmp_path: Path) -> None:
 # --- One owner -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused_with_the_pid(tmp_path: Path) -> None:
     with subprocess.Popen(
         python("owner", str(tmp_path)),
@@ -133,6 +134,7 @@ def test_the_same_process_is_refused_too(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.process
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         python("owner", str(tmp_path)),
@@ -166,7 +168,7 @@ def test_a_copy_is_refused_unless_it_is_forked(tmp_path: Path) -> None:
 
 
 def test_a_fork_has_a_history_of_its_own(tmp_path: Path) -> None:
-    """A receipt that both know is good for what they share, and for nothing that came later."""
+    """A receipt known to both is valid for what they share, and for nothing later."""
     original, copy = tmp_path / "original", tmp_path / "copy"
 
     async def main() -> None:
@@ -200,7 +202,7 @@ def test_a_fork_has_a_history_of_its_own(tmp_path: Path) -> None:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """A superuser may write everywhere, so that the test is somebody else meanwhile."""
+    """Change to another user during the test: a superuser may write everywhere."""
     own = os.geteuid()
     if own == 0:
         os.seteuid(NOBODY)
@@ -274,7 +276,7 @@ def test_a_damaged_log_is_refused_and_left_alone(tmp_path: Path) -> None:
         node = await Node.open(real_ports(path), settings)
         async with Millrace(EmbeddedEngine(node)) as m:
             queue = await m.queue("orders")
-            await node.keeper.checkpoint()
+            await node.checkpointer.checkpoint()
             # After it and before the next one, so that all of these must be read again.
             for n in range(20):
                 await queue.publish(b"%d" % n * 1000)
@@ -303,6 +305,7 @@ def find(folder: Path, data: bytes) -> tuple[Path, int]:
     raise AssertionError("it is in no file")
 
 
+@pytest.mark.process
 def test_a_full_disk_refuses_what_grows_and_settles_the_rest(tmp_path: Path) -> None:
     mount = f'mount -t tmpfs -o size={full_disk.DISK_BYTES} none "$0" && exec "$@"'
     apart = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(tmp_path)]

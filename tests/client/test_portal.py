@@ -1,4 +1,4 @@
-"""The way into an event loop of another thread."""
+"""The bridge from blocking code to an event loop in another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions that followers keep themselves: tokens, and what becomes of them after a restore."""
+"""Positions that followers store: tokens, and their validity after a restore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import millrace
 from millrace import Position, errors
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
-from millrace.core.model import Position as Place
+from millrace.core.model import CursorPosition as Place
 from millrace.core.model import ShardId
 from tests.client.harness import embedded, opened, run
 

@@ -1,4 +1,5 @@
-"""Publishers with a window: many under way, each there once and in order, and pushed back."""
+"""Publishers with confirms: many messages in flight, each published once, in order, with
+backpressure."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.core.commands import Command, Publish
-from millrace.core.model import Message, ShardId
+from millrace.core.model import NewMessage, ShardId
 from tests.client.harness import Clock, embedded, opened, run, timed
 
 
@@ -25,7 +26,7 @@ async def bodies(queue: Queue) -> list[bytes | None]:
 
 
 class Weak:
-    """An engine that says no, or is lost, when it is told to; everything else is the engine's."""
+    """An engine that refuses calls or is lost on demand, and otherwise works."""
 
     telemetry = None
 
@@ -247,7 +248,7 @@ async def test_odd_arguments_are_refused(m: Millrace) -> None:
 
 def test_r9_what_was_left_goes_before_what_is_sent_meanwhile(tmp_path: Path) -> None:
     async def main() -> None:
-        left = [Unconfirmed(at + 1, Message(b"%d" % at)) for at in range(6)]
+        left = [Unconfirmed(at + 1, NewMessage(b"%d" % at)) for at in range(6)]
         async with opened(tmp_path / "data") as m:
             queue = await m.queue("orders")
             publisher = queue.publisher("web", window=2, unconfirmed=left)

@@ -1,4 +1,4 @@
-"""A queue: publishing, looking, settings."""
+"""A queue: publishing, reading, settings."""
 
 from __future__ import annotations
 

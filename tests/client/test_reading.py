@@ -1,4 +1,4 @@
-"""Reading: rows from files, by other threads, to the end of the engine and of the disk."""
+"""Reading rows from files, in other threads, until the engine ends or the disk fails."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from millrace import errors, limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
-from millrace.core.model import Message, ShardId
+from millrace.core.model import NewMessage, ShardId
 from millrace.node import LOCAL, Node, real_ports
-from millrace.store.place import Place
-from millrace.store.scanning import Part, Scan
+from millrace.store.row_location import RowLocation
+from millrace.store.scan import Scan, ScanPart
 from millrace.store.sealed import SealedFile
 from tests.client.harness import SMALL, Clock, embedded, opened, run
 from tests.support.timeouts import scaled
@@ -38,13 +38,13 @@ async def filled(m: Millrace, name: str = "orders") -> Queue:
 
 
 async def seal(path: Path, names: list[str]) -> list[Path]:
-    """Fill queues whose rows then lie in sealed files, those of each in files of its own."""
+    """Fill queues whose rows then are in sealed files, one set per queue."""
     for name in names:
         node = await Node.open(real_ports(path), SMALL)
         async with Millrace(EmbeddedEngine(node)) as m:
             await filled(m, name)
             await (await m.queue("last")).publish_many([bytes(1000)] * 900)
-            await node.keeper.seal_all()
+            await node.checkpointer.seal_all()
     return sorted((path / "sealed").iterdir())
 
 
@@ -66,7 +66,7 @@ def test_sealed_rows_are_leased_and_read(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_given_back_if_reading_is_cancelled(tmp_path: Path) -> None:
-    """Cold rows are read by another thread, for which the call waits."""
+    """Cold rows are read in another thread, while the call waits."""
 
     async def main() -> None:
         await seal(tmp_path, ["orders"])
@@ -119,11 +119,12 @@ def test_a_damaged_file_refuses_its_rows_and_no_others(tmp_path: Path) -> None:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The threads that read record batches for the first time, or blocks of an earlier process."""
+    """Record the threads that read record batches for the first time, or blocks of an earlier
+    process."""
     threads: list[int] = []
     verify = SealedFile.verify
 
-    def watched(file: SealedFile, place: Place, shard: int) -> None:
+    def watched(file: SealedFile, place: RowLocation, shard: int) -> None:
         threads.append(threading.get_ident())
         verify(file, place, shard)
 
@@ -132,7 +133,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def prepare(path: Path) -> datetime:
-    """A folder whose rows are all sealed; returns a time within a record batch of `orders`."""
+    """Make a folder whose rows are all sealed; return a time within a record batch of `orders`."""
     clock = Clock()
     clock.stop()
     ports = replace(real_ports(path), now_ms=clock)
@@ -149,8 +150,8 @@ async def prepare(path: Path) -> datetime:
         # Without a pin, the old revision would be left out when it is sealed.
         await keyed.snapshot().__aenter__()
         await keyed.publish(b"new", key="k")
-        await keyed.stage("s", [Message(b"staged", b"k")] * 3)
-        await node.keeper.seal_all()
+        await keyed.stage("s", [NewMessage(b"staged", b"k")] * 3)
+        await node.checkpointer.seal_all()
     return datetime.fromtimestamp(times[1] / 1000, UTC)
 
 
@@ -215,7 +216,7 @@ def test_cold_rows_are_not_read_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
     call: Callable[[Millrace, datetime], Awaitable[None]],
 ) -> None:
-    """A fault in its thread holds up every commit."""
+    """A page fault in its thread would delay every commit."""
 
     async def main() -> None:
         when = await prepare(tmp_path)
@@ -235,7 +236,7 @@ def test_cold_rows_are_not_read_on_the_event_loop(
 def test_workers_that_wait_for_the_same_rows_go_on_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other, they would settle one by one ever after, in as many commits."""
+    """If they continued one by one, they would settle one by one, in as many commits."""
 
     async def work(queue: Queue) -> None:
         leases = await queue.lease(10)
@@ -257,7 +258,7 @@ def test_workers_that_wait_for_the_same_rows_go_on_together(
 
             monkeypatch.setattr(node.store, "hot", watched)
             may_read = threading.Event()
-            node.reading.submit(may_read.wait)
+            node.read_thread.submit(may_read.wait)
             workers = [asyncio.create_task(work(queue)) for _ in range(8)]
             for _ in iter(lambda: len(looked) == 8, True):
                 await asyncio.sleep(0)
@@ -271,7 +272,7 @@ def test_workers_that_wait_for_the_same_rows_go_on_together(
 
 @embedded
 async def test_rows_of_a_queue_that_has_ended_are_not_found(m: Millrace) -> None:
-    """A lease call may be answered, and the queue deleted, before its rows are read."""
+    """A queue may be deleted between the answer of a lease call and the read of its rows."""
     queue = await m.queue("jobs")
     await queue.publish_many([b"a", b"b"])
     engine, shard = m._engine, queue.shards.first
@@ -279,15 +280,15 @@ async def test_rows_of_a_queue_that_has_ended_are_not_found(m: Millrace) -> None
     await m.delete_queue("jobs")
     for seqs in ([1], [1, 2]):
         with pytest.raises(errors.NotFound):
-            engine.rows_at_hand(shard, BitMap64(seqs), 1 << 20)
+            engine.rows_in_memory(shard, BitMap64(seqs), 1 << 20)
 
 
 @pytest.mark.parametrize("attempt", [None, "x"])
 def test_a_lease_call_that_is_cancelled_while_its_rows_are_read(
     tmp_path: Path, attempt: str | None
 ) -> None:
-    """Nobody has seen the messages; but who names an attempt makes the call again, or has made it
-    before and holds them."""
+    """The messages are released, except with an attempt id: its caller repeats the call, or holds
+    them already."""
 
     async def main() -> None:
         await prepare(tmp_path)
@@ -295,7 +296,7 @@ def test_a_lease_call_that_is_cancelled_while_its_rows_are_read(
         async with Millrace(EmbeddedEngine(node)) as m:
             queue = await m.find("orders")
             may_read = threading.Event()
-            node.reading.submit(may_read.wait)
+            node.read_thread.submit(may_read.wait)
             call = asyncio.create_task(queue.lease(10, seconds=600, attempt=attempt))
             while (await queue.holders()).held_by_workers < 10:
                 assert not call.done()
@@ -312,7 +313,7 @@ def test_a_lease_call_that_is_cancelled_while_its_rows_are_read(
 
 
 def test_who_pulls_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step on the event loop, a scan in another thread would hold up every commit."""
+    """If each step ran on the event loop, a scan in another thread would delay every commit."""
 
     async def main() -> None:
         await prepare(tmp_path)
@@ -321,7 +322,7 @@ def test_who_pulls_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             found: list[int] = []
             find = Scan.find
 
-            def watched(scan: Scan, bytes_max: int = limits.SCAN_STEP_BYTES) -> Part | None:
+            def watched(scan: Scan, bytes_max: int = limits.SCAN_STEP_BYTES) -> ScanPart | None:
                 found.append(threading.get_ident())
                 return find(scan, bytes_max)
 
@@ -344,16 +345,16 @@ def test_who_pulls_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @embedded
 async def test_a_reader_in_a_thread_beside_sealing(m: Millrace) -> None:
-    """What was found on the loop is read later: rows may have moved, or their pin gone."""
+    """Locations found on the loop are read later: rows may have moved, or their pin expired."""
     engine = m._engine
     assert isinstance(engine, EmbeddedEngine)
-    keeper = engine._node.keeper
+    checkpointer = engine._node.checkpointer
     queue = await filled(m)
     async with queue.snapshot() as snapshot:
         reader = snapshot.arrow()
         first = await asyncio.to_thread(reader.read_next_batch)
         await queue.purge()
-        await keeper.seal_all()
+        await checkpointer.seal_all()
         rest = await asyncio.to_thread(reader.read_all)
         assert first.num_rows + rest.num_rows == 3_600
         seqs = first.column("seq").to_pylist() + rest.column("seq").to_pylist()

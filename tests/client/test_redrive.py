@@ -1,4 +1,4 @@
-"""Redriving: dead letters go back, exactly once; the others stay as if nobody had looked."""
+"""Redrive: dead letters return exactly once; the others stay as if nothing had read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.harness import embedded, eventually
 
 
 async def make(m: Millrace, *bodies: bytes, source: str = "orders") -> tuple[Queue, Queue]:
-    """A queue, and its dead letters with these bodies."""
+    """Make a queue, and its dead letters with these bodies."""
     dead = await m.queue("dead")
     queue = await m.queue(source, dead_letter="dead")
     await queue.publish_many([Message(body, key=body, headers={"h": body}) for body in bodies])
@@ -105,7 +105,7 @@ async def test_what_is_no_dead_letter_has_no_way_back(m: Millrace) -> None:
 def by_pipeline(
     body: bytes, key: bytes | None, queue: str = "default/orders", **more: str
 ) -> Message:
-    """A letter as a pipeline publishes it."""
+    """Publish a dead letter as a pipeline does."""
     headers = [
         ("trace", b"1"),
         ("millrace-pipeline", b"orders"),

@@ -1,4 +1,4 @@
-"""The API over a line: what holds of an engine in the same process holds of one in another."""
+"""The API tests over a socket: a remote engine behaves like an embedded one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from urllib.parse import urlsplit
 import pytest
 from _pytest.mark import ParameterSet
 
-from millrace.client.line_http import HttpLine
-from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.remote import RemoteEngine
-from millrace.server.local import Local
+from millrace.rpc.http_transport import HttpTransport
+from millrace.rpc.socket_transport import SocketTransport
+from millrace.server.rpc.local_socket import LocalListener
 from tests.client import (
     harness,
-    test_attempt,
-    test_cancel,
     test_cursor,
-    test_grant,
     test_lease,
+    test_lease_calls_attempt_id,
+    test_lease_group,
+    test_lease_replace,
     test_publisher,
     test_queue,
-    test_replace,
+    test_queue_cancel,
     test_session,
     test_shards,
     test_topic,
@@ -37,14 +37,14 @@ from tests.client import (
 from tests.server.calls_site import served
 
 MODULES = (
-    test_attempt,
-    test_cancel,
+    test_lease_calls_attempt_id,
+    test_queue_cancel,
     test_cursor,
-    test_grant,
+    test_lease_group,
     test_lease,
     test_publisher,
     test_queue,
-    test_replace,
+    test_lease_replace,
     test_session,
     test_shards,
     test_topic,
@@ -101,7 +101,7 @@ LONG = frozenset(
 
 
 def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
-    """The tests of a module that need nothing but a folder."""
+    """Return the tests of a module that need only a folder."""
     for name, test in vars(module).items():
         if name in LEFT_OUT or not name.startswith("test_") or not inspect.isfunction(test):
             continue
@@ -124,10 +124,10 @@ def listed(
 
 @asynccontextmanager
 async def by_socket(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
-    local = Local(engine_of(m), path)
+    local = LocalListener(engine_of(m), path)
     await local.start()
     engine = RemoteEngine()
-    engine.use(SocketLine(path, engine.late))
+    engine.use(SocketTransport(path, engine.late))
     try:
         async with Millrace(engine) as other:
             yield other
@@ -139,7 +139,7 @@ async def by_socket(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
 async def by_http(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
     async with served(engine_of(m)) as url:
         engine = RemoteEngine()
-        engine.use(HttpLine(urlsplit(url), "token", None, engine.late))
+        engine.use(HttpTransport(urlsplit(url), "token", None, engine.late))
         async with Millrace(engine) as other:
             yield other
 
@@ -152,6 +152,8 @@ def test_over_http(
     test(tmp_path=tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("test", listed(MODULES))
 def test_over_the_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[..., None]

@@ -1,4 +1,4 @@
-"""Headers that the server alone writes: found in columns and blocks, and left out of copies."""
+"""Headers that only the server writes: found in columns and blocks, and left out of copies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from millrace.client.reserved import (
     reserved_name,
     successor_headers,
 )
-from millrace.core.block import SCHEMA, Block
-from millrace.core.column import Array
-from millrace.core.model import Headers, Message
+from millrace.core.format.block import SCHEMA, Block
+from millrace.core.format.column import Array
+from millrace.core.model import Headers, NewMessage
 from millrace.errors import Invalid
 
 HEADERS = SCHEMA.field("headers").type
@@ -67,11 +67,11 @@ def test_a_successor_keeps_what_tells_of_a_death() -> None:
 
 def test_sec_04_a_block_is_looked_at_as_a_whole() -> None:
     fine = [("aws", b"x"), ("paws.topic", b"y"), ("law", b"s."), ("not-millrace-dead-x", b"z")]
-    block = Block.of_messages([Message(b"1"), Message(b"2", None, tuple(fine))])
+    block = Block.of_messages([NewMessage(b"1"), NewMessage(b"2", None, tuple(fine))])
     assert reserved_name(block) is None
     for row in COPIED:
         forged = [name for name, _ in row or () if name.startswith(("aws.", "millrace-dead-"))]
-        messages = (Message(b"1"), Message(b"2", None, tuple(row or ())))
+        messages = (NewMessage(b"1"), NewMessage(b"2", None, tuple(row or ())))
         expected = forged[0] if forged else None
         assert reserved_name(Block.of_messages(list(messages))) == expected
         assert reserved_name(messages) == expected

@@ -1,4 +1,4 @@
-"""Sessions: messages as they come, with credit, delivery numbers, and an end that is noticed."""
+"""Sessions: pushed messages with credit, delivery numbers, and detection of lost consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.client.harness import SMALL, Clock, embedded, eventually, opened, run
 
 
 async def take(session: Session, count: int) -> list[Lease]:
-    """The next messages, in the order in which they come."""
+    """Return the next messages, in order of arrival."""
     return [await anext(session) for _ in range(count)]
 
 
@@ -36,10 +36,10 @@ async def state(queue: Queue, seq: int) -> str:
 
 
 async def is_suspected(queue: Queue) -> bool:
-    """Whether nobody speaks for the only session of the queue."""
+    """Return True if the only session of the queue is suspected."""
     engine, shard = engine_and_shard(queue)
     assert isinstance(engine, EmbeddedEngine)
-    view = engine._node.host_of(shard).view(shard)
+    view = engine._node.commit_loop_of(shard).view(shard)
     assert view is not None
     [cell] = view.sessions.values()
     return cell.suspected_ms > 0
@@ -48,7 +48,7 @@ async def is_suspected(queue: Queue) -> bool:
 async def session_count(queue: Queue) -> int:
     engine, shard = engine_and_shard(queue)
     assert isinstance(engine, EmbeddedEngine)
-    view = engine._node.host_of(shard).view(shard)
+    view = engine._node.commit_loop_of(shard).view(shard)
     assert view is not None
     return len(view.sessions)
 
@@ -59,7 +59,7 @@ and finds then what it was not told."""
 
 
 async def stays_empty(session: Session) -> None:
-    """Nothing is there for it: whatever was decided before this, was decided without it."""
+    """Check that nothing arrives; whatever was decided before has not delivered to it."""
     waiting = asyncio.ensure_future(anext(session))
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
@@ -375,12 +375,12 @@ async def test_r7_whoever_resumes_is_heard_alone(m: Millrace) -> None:
 async def ends_while_it_is_resumed(
     m: Millrace, end: Callable[[Session], Awaitable[None] | None]
 ) -> Queue:
-    """Have a session resumed, as by a settle that was refused, and ended by another task."""
+    """Resume a session, as after a refused settle, while another task ends it."""
     queue = await m.queue("orders")
     await queue.publish(b"a")
     session = await queue.session().open()
     await anext(session)
-    feed = session._feed
+    feed = session._buffer
     assert feed is not None
     engine, shard = engine_and_shard(queue)
     await engine.ask(shard, SuspectSession(feed.claim), bool)
@@ -424,14 +424,14 @@ def test_r7_after_a_restart_a_session_is_suspected_then_returned(tmp_path: Path)
             text = session.id
             # As if the process had been killed: nobody closes it.
             m._keepalive.closers.clear()
-            session._feed = None
+            session._buffer = None
         async with opened(tmp_path / "data", clock=clock) as m:
             queue = await m.find("orders")
             async with queue.session(resume=text) as again:
                 assert [one.body for one in await take(again, 2)] == [b"a", b"b"]
                 m._keepalive.closers.clear()
-                assert again._feed is not None
-                again._feed.is_over = True
+                assert again._buffer is not None
+                again._buffer.is_over = True
         async with opened(tmp_path / "data", clock=clock) as m:
             queue = await m.find("orders")
             assert await queue.lease(1) == []

@@ -14,7 +14,7 @@ import pytest
 import millrace
 from millrace import Message, Place
 from millrace.client.message import Rows
-from millrace.core.frozen_hash import hash_one
+from millrace.core.format.frozen_hash import hash_one
 from millrace.errors import (
     Exists,
     Fenced,
@@ -38,7 +38,7 @@ def shard_of(key: bytes, count: int) -> int:
 
 
 def looped(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..., None]:
-    """The test, on an event loop of its own."""
+    """Run the test on an event loop of its own."""
 
     @wraps(test)
     def on_a_loop(**arguments: object) -> None:
@@ -201,7 +201,7 @@ async def test_what_has_no_key_takes_turns_by_call(tmp_path: Path) -> None:
 
 @looped
 async def test_a_repeat_changes_nothing_on_any_shard(tmp_path: Path) -> None:
-    """Exactly once over shards: all of them take note of each number."""
+    """Exactly once over shards: all of them record each number."""
     async with opened(tmp_path) as m:
         for name, route in (("keys", "key"), ("turns", "spread")):
             queue = await m.queue(name, shards=4, route=route)

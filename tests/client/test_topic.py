@@ -1,4 +1,4 @@
-"""Topics: what is published reaches every queue that is subscribed, once, and in order."""
+"""Topics: every message reaches each subscribed queue once, and in order."""
 
 from __future__ import annotations
 
@@ -469,7 +469,7 @@ def test_what_was_not_forwarded_is_forwarded_after_a_restart(tmp_path: Path) -> 
 
 
 def test_a_topic_with_more_than_memory_and_records_hold(tmp_path: Path) -> None:
-    """Blocks of all sizes, in a log with small records: they are brought in parts."""
+    """Blocks of all sizes, in a log with small records: they are forwarded in parts."""
 
     async def main() -> None:
         async with opened(tmp_path, settings=TINY) as m:

@@ -1,4 +1,4 @@
-"""Transactions: everything at once, or nothing."""
+"""Transactions: all operations or none."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_unknown_queues_are_refused(m: Millrace) -> None:
 
 
 def test_what_is_of_another_millrace_is_refused(tmp_path: Path) -> None:
-    """Its numbers may mean something here, but something else."""
+    """Its numbers may be valid here, with another meaning."""
 
     async def main() -> None:
         async with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
@@ -257,10 +257,10 @@ def test_what_is_of_another_millrace_is_refused(tmp_path: Path) -> None:
 
 
 class TwoGroups(Node):
-    """A node whose second queue is decided elsewhere."""
+    """A node whose second queue is in another commit group."""
 
-    def host_of(self, shard: ShardId) -> CommitLoop:
-        return self.other if shard == 2 else super().host_of(shard)
+    def commit_loop_of(self, shard: ShardId) -> CommitLoop:
+        return self.other if shard == 2 else super().commit_loop_of(shard)
 
     other: CommitLoop
 
@@ -269,7 +269,7 @@ def test_two_commit_groups_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         node = await TwoGroups.open(real_ports(tmp_path), SMALL)
         assert isinstance(node, TwoGroups)
-        first = node.host_of(ShardId(0))
+        first = node.commit_loop_of(ShardId(0))
         node.other = first
         async with Millrace(EmbeddedEngine(node)) as m:
             here, there = await m.queue("here"), await m.queue("there")

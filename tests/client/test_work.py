@@ -1,4 +1,4 @@
-"""Work as it comes, extended by itself."""
+"""`Queue.work`: iterating over messages with automatic extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: functions that are called with the messages of a queue."""
+"""Workers: functions called with the messages of a queue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 async def work_off(queue: Queue, handle: Callable[..., object], **options: object) -> Worker:
-    """Let a worker work until nothing is left."""
+    """Run a worker until nothing is left."""
     worker = Worker(queue, handle, idle=0, **options)  # type: ignore[arg-type]
     await worker.run()
     return worker
@@ -423,6 +423,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 def test_a_killed_worker_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     count = 2000
 
@@ -1012,7 +1013,7 @@ def test_a_failed_disk_ends_the_worker(tmp_path: Path) -> None:
             engine = m._engine
 
             async def handle(message: Lease) -> None:
-                engine._node.host_of(0).fail(errors.DiskFailed("the disk failed"))  # type: ignore[attr-defined]
+                engine._node.commit_loop_of(0).fail(errors.DiskFailed("the disk failed"))  # type: ignore[attr-defined]
 
             with pytest.raises(errors.DiskFailed):
                 async with Worker(queue, handle) as worker:
@@ -1082,6 +1083,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("waits", ["waits", "hurries"])
 def test_signals_stop_it(tmp_path: Path, waits: str) -> None:
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Workers on queues that have a way with failures: limits, delays, dead letters."""
+"""Workers and failures: retry delays, limits, dead letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def arrived(queue: Queue, count: int) -> bool:
 
 @embedded
 async def test_what_waited_ahead_was_not_handed_out(m: Millrace) -> None:
-    """However often workers are restarted, what no function was called for keeps its deliveries."""
+    """However often workers restart, prefetched messages do not count a delivery."""
     queue = await m.queue("orders", max_deliveries=1)
     await queue.publish_many([b"first", b"ahead"])
     for seq in (1, 2):

@@ -11,7 +11,7 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.model import Epoch, Index
 from millrace.journal.base import Journal
 from millrace.journal.local import LocalJournal
-from millrace.wal.record import Position
+from millrace.wal.record import LogPosition
 from tests.journal.harness import HISTORY, LOCAL, A, World, new_world, run
 from tests.support.contracts import check_journal
 from tests.support.contracts.check_journal import Rig
@@ -26,7 +26,7 @@ class LogRig:
     def __init__(self) -> None:
         self.world: World = new_world()
 
-    def payload(self, position: Position) -> bytes:
+    def payload(self, position: LogPosition) -> bytes:
         found = self.world.log.buffer(position)
         assert found is not None
         return bytes(found)
@@ -148,7 +148,7 @@ class EagerJournal(LocalJournal):
 
     def append(self, entry: Entry, *, alone: bool, reserve: bool) -> None:
         assert self._committed is not None
-        self._committed(entry, Position(1, 0, 0))
+        self._committed(entry, LogPosition(1, 0, 0))
         super().append(entry, alone=alone, reserve=reserve)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.wal.files import RealDisk
+from millrace.wal.disk import RealDisk
 from millrace.wal.segment import LogShape
 from tests.support.contracts.check_store import CHECKS
 from tests.support.contracts.store_subject import (
@@ -32,10 +32,12 @@ def test_memory(check: Check) -> None:
     check(MemorySubject)
 
 
+@pytest.mark.slow
 def test_d7_disk_simulated(check: Check) -> None:
     check(simulated)
 
 
+@pytest.mark.slow
 def test_disk(check: Check, tmp_path: Path) -> None:
     shape = LogShape(segment_bytes=512 * 1024, segments_max=64, segments_free=1, segments_reserve=0)
 

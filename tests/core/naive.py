@@ -1,4 +1,4 @@
-"""What naive models of handing out have in common: a queue, and its messages one by one."""
+"""Base of naive models of delivery: a queue, and its messages one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pyroaring import BitMap64
 
 from millrace.core.answers import Outcome
 from millrace.core.commands import Command, CreateQueue, Extend, Release, Settle
-from millrace.core.model import CATALOG, LeaseId, QueueSpec, ShardId
+from millrace.core.model import CATALOG, LeaseId, ShardId
+from millrace.core.spec import QueueSpec
 from millrace.errors import Stale
 from tests.support.models.commit_group import Group
 
@@ -24,7 +25,7 @@ class NaiveRow:
     lease: int = 0
     is_freed: bool = False
     ready_ms: int = 0
-    """Of what was handed out: when it is ready again."""
+    """For a delivered message: when it is ready again."""
 
 
 R = TypeVar("R", bound=NaiveRow)
@@ -52,7 +53,7 @@ class NaiveQueue(Generic[R]):
         return sorted(seq for seq, row in self.rows.items() if row.lease and not row.is_freed)
 
     def end(self, what: str, at: int) -> None:
-        """Settle, extend, release or delay one of those that are held."""
+        """Settle, extend, release or delay a held message."""
         held = self.held()
         if not held:
             return
@@ -76,7 +77,7 @@ class NaiveQueue(Generic[R]):
             row.is_freed, row.ready_ms = True, self.now + delay_ms
 
     def may_extend(self, _seq: int) -> bool:
-        """Whether the worker of a message may keep it, past its deadline too."""
+        """Return True if the worker of a message may extend its lease, past its deadline too."""
         return True
 
     def settle_held(self) -> None:

@@ -18,8 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from millrace.cli.checking.parts import run
-from millrace.cli.checking.report import Counted, Finding, Part, Report, Skipped, decode
+from millrace.cli.check.report import (
+    CheckPhase,
+    CheckReporter,
+    Finding,
+    PhaseCounts,
+    PhaseSkipped,
+    decode,
+)
+from millrace.cli.check.worker import run_phases
 from millrace.cli.folder import Folder
 from tests.crash import program
 from tests.crash.events import Closed, Duty, events_in, whole_bytes
@@ -64,13 +71,13 @@ def check(folder: Path) -> list[str]:
         for data in child.said():
             heard += data
         messages = [decode(line) for line in heard.splitlines()]
-        child.must(bool(messages) and isinstance(messages[-1], Counted | Skipped))
+        child.must(bool(messages) and isinstance(messages[-1], PhaseCounts | PhaseSkipped))
     return [message.text() for message in messages if isinstance(message, Finding)]
 
 
 def _check(folder: Path, out: int) -> None:
     os.dup2(out, sys.stdout.fileno())
-    run(Folder(folder), Report(), list(Part))
+    run_phases(Folder(folder), CheckReporter(), list(CheckPhase))
 
 
 class _Child:

@@ -29,9 +29,9 @@ from pathlib import Path
 from millrace import errors
 from millrace.core.model import ShardId
 from millrace.lazy_pandas import spare_pandas
-from millrace.store.place import RELATIVE
-from millrace.store.sealed import FOLDER, file_number, read_lines
-from millrace.wal.files import RealDisk
+from millrace.store.row_location import RELATIVE
+from millrace.store.sealed import FOLDER, file_number, read_footer
+from millrace.wal.disk import RealDisk
 from tests.crash.small_folder import Everything, build, find_fault, read_everything
 
 SECTOR_BYTES = 512
@@ -191,7 +191,7 @@ def _damaged_by(flip: Flip, folder: Path) -> set[ShardId] | None:
     if kind != FOLDER or number is None:
         return None
     found: set[ShardId] = set()
-    for line in read_lines(RealDisk(folder), number):
+    for line in read_footer(RealDisk(folder), number):
         if line.offset <= flip.offset < line.offset + line.length:
             if line.flags & RELATIVE:
                 # Staged rows: if they were published since, replay needs their keys.

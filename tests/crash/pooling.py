@@ -7,7 +7,7 @@ import random
 from collections.abc import Coroutine
 
 from millrace import Lease, Message, Millrace, Queue, errors
-from millrace.core.partition_layout import slice_of
+from millrace.core.state.partition_state import slice_of
 from tests.crash.events import Draw, Drawn, LookPool, Lost, Pour, Spill, body_of, tag_of
 from tests.crash.player import Player, now_ms
 from tests.crash.pools import is_mortal

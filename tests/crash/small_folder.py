@@ -20,18 +20,19 @@ import millrace
 from millrace import Message, Settings
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.core.block import SCHEMA
-from millrace.core.codec import decode_entries
-from millrace.core.fold import Reader
-from millrace.core.model import Kind, ShardId
+from millrace.core.cells import Kind
+from millrace.core.format.block import SCHEMA
+from millrace.core.format.codec import decode_entries
+from millrace.core.model import ShardId
+from millrace.core.state.fold import Reader
 from millrace.journal.recovery import Recovery
 from millrace.node import LOCAL, Node
-from millrace.store.disk import DiskStore
+from millrace.store.disk_store import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.wal.files import RealDisk
+from millrace.wal.disk import RealDisk
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 SETTINGS = Settings(
     segment_bytes=192 * 1024,
@@ -70,12 +71,12 @@ def build(folder: Path) -> dict[str, bytes]:
 async def _write(folder: Path) -> None:
     async with millrace.open(folder, settings=SETTINGS) as opened:
         await _fill(opened, 1)
-        await _node(opened).keeper.seal_all()
+        await _node(opened).checkpointer.seal_all()
     async with millrace.open(folder, settings=SETTINGS) as opened:
         # By now everything above lies in a full segment, and is sealed.
-        await _node(opened).keeper.seal_all()
+        await _node(opened).checkpointer.seal_all()
         await _fill(opened, 2)
-        await _node(opened).keeper.checkpoint()
+        await _node(opened).checkpointer.checkpoint()
         await _fill(opened, 3)
 
 
@@ -135,7 +136,7 @@ def read_everything(folder: Path, refused: set[ShardId] | None = None) -> Everyt
         entries = [
             (entry, position) for position, payload in replay for entry in decode_entries(payload)
         ]
-        log = Log.open(replay, SHAPE, chance=os.urandom)
+        log = WriteAheadLog.open(replay, SHAPE, chance=os.urandom)
         opened.callback(log.close)
         store.attach(log)
         recovery = Recovery(

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.crash.flips import BEGINNING_BYTES, Flip, Report, all_flips, sampled
 from tests.crash.loop import ROOT
 from tests.crash.test_states import MEMORY
 from tests.support.timeouts import scaled
 
 
+@pytest.mark.process
 def test_no_flip_gives_other_data(tmp_path: Path) -> None:
     # Of its own, because it makes children that LMDB may end.
     folder = MEMORY if MEMORY.is_dir() else tmp_path

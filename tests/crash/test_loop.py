@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.crash.loop import run, summary
 from tests.crash.scene import POOLS
+
+pytestmark = pytest.mark.process
 
 CYCLES = 30
 

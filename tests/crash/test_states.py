@@ -12,6 +12,8 @@ import pytest
 from tests.crash.loop import ROOT
 from tests.support.timeouts import scaled
 
+pytestmark = pytest.mark.process
+
 MEMORY = Path("/dev/shm")
 """The model decides what is lost, not the disk: a folder in memory does as well, and faster."""
 

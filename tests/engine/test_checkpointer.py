@@ -1,4 +1,4 @@
-"""The keeper of log and store, where the index finds no room or fails: the order of F1 holds."""
+"""The checkpointer when the index has no room or fails: the order of F1 holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace.errors import Fatal
 from millrace.node import Node, Ports
 from millrace.settings import Settings
 from millrace.store.cells import Table, Writes
-from millrace.store.memory import MemoryCells, Room
+from millrace.store.memory_cells import MemoryCells, Room
 from tests.support.simulator.clock import SimClock
 from tests.support.simulator.disk import SimDisk
 from tests.support.simulator.event_loop import SimLoop
@@ -29,17 +29,17 @@ AMPLE = Settings(
     checkpoint_log_bytes=1 << 40,
     switch_interval_seconds=None,
 )
-"""Nothing is sealed by itself."""
+"""Settings with which nothing is sealed on its own."""
 
 TIGHT = replace(AMPLE, log_segments_max=7, log_segments_unsealed=2)
-"""The log is full unless it is emptied all the time."""
+"""Settings with which the log is full unless it is emptied all the time."""
 
 BODIES = [b"%04d" % number * 1000 for number in range(100)]
-"""Some segments full of them."""
+"""Enough bodies to fill some segments."""
 
 
 class PlainLane:
-    """Runs work when the loop comes around to it."""
+    """An I/O thread that runs work in the event loop."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,12 +63,12 @@ class PlainLane:
 
 
 class BrittleCells(MemoryCells):
-    """Cells whose commits fail when it is said so."""
+    """Cells whose commits fail on demand."""
 
     fail_in: int | None = None
     """1: the next commit fails, 2: the one after it, and so on."""
     ranges = 0
-    """How often a range was read."""
+    """Number of range reads."""
 
     def range(
         self, table: Table, low: bytes, high: bytes, *, limit: int, reverse: bool = False
@@ -85,7 +85,7 @@ class BrittleCells(MemoryCells):
 
 
 class Machine:
-    """Lives of one folder, on virtual time."""
+    """Several lives of one folder, on virtual time."""
 
     def __init__(self, settings: Settings = AMPLE) -> None:
         self.settings = settings
@@ -103,7 +103,7 @@ class Machine:
         ports = Ports(
             disk=self.disk,
             cells=self._open_cells,
-            lane=PlainLane,
+            io_thread=PlainLane,
             now_ms=self._clock.now_ms,
             chance=self._chance.randbytes,
             sleep=lambda seconds: self.sleep(seconds),
@@ -112,7 +112,7 @@ class Machine:
         return node, Millrace(EmbeddedEngine(node))
 
     def live(self, life: Coroutine[Any, Any, T]) -> T:
-        """Run a life of the process; it ends by being killed."""
+        """Run a life of the process, which ends with a kill."""
         loop = SimLoop(self._clock)
         try:
             return loop.run(life)
@@ -126,9 +126,10 @@ async def bodies(m: Millrace) -> list[bytes | None]:
 
 
 def test_nothing_is_recycled_before_the_index_is_committed() -> None:
-    """F1: a segment that somebody holds is unlinked when it is released: it would be gone.
+    """F1: a segment that somebody holds is unlinked when it is released, and its rows would be
+    lost.
 
-    Whichever commit fails, of those that it takes to seal everything.
+    The test lets each of the commits fail that sealing everything needs.
     """
 
     async def fail(machine: Machine, commits: int) -> bool:
@@ -139,10 +140,10 @@ def test_nothing_is_recycled_before_the_index_is_committed() -> None:
         async with queue.snapshot() as snapshot:
             kept = list(snapshot.arrow())
         assert [segment.is_held for segment in node.log.segments()].count(True) > 1
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         machine.cells.fail_in = commits
         try:
-            await node.keeper.seal_all()
+            await node.checkpointer.seal_all()
         except Fatal:
             assert sum(batch.num_rows for batch in kept) == len(BODIES)
             return True
@@ -165,7 +166,7 @@ def test_nothing_is_recycled_before_the_index_is_committed() -> None:
 
 
 def test_a_checkpoint_that_found_no_room_is_made_again() -> None:
-    """What it held would be neither in the index nor replayed."""
+    """Otherwise its content would be neither in the index nor replayed."""
     machine = Machine()
 
     async def full() -> None:
@@ -174,14 +175,14 @@ def test_a_checkpoint_that_found_no_room_is_made_again() -> None:
         for body in BODIES[:20]:
             await queue.publish(body)
         machine.cells.room = Room.NONE
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         machine.cells.room = Room.AMPLE
-        machine.cells.care()
-        await node.keeper.checkpoint()
+        machine.cells.maintain()
+        await node.checkpointer.checkpoint()
         for body in BODIES[20:]:
             await queue.publish(body)
-        await node.keeper.checkpoint()
-        await node.keeper.seal_all()
+        await node.checkpointer.checkpoint()
+        await node.checkpointer.seal_all()
 
     async def look() -> None:
         _, m = await machine.open()
@@ -193,7 +194,7 @@ def test_a_checkpoint_that_found_no_room_is_made_again() -> None:
 
 
 def test_epoch_and_history_outlive_the_segments_that_they_were_written_to() -> None:
-    """L6: a history of its own for every open would make strangers of all cursors and receipts."""
+    """L6: a new history with every open would invalidate all cursors and receipts."""
     machine = Machine()
     seen: list[tuple[bytes, str]] = []
 
@@ -205,7 +206,7 @@ def test_epoch_and_history_outlive_the_segments_that_they_were_written_to() -> N
         [lease] = await queue.lease(seconds=3600)
         async with queue.snapshot() as snapshot:
             seen.append((snapshot.id[0], lease.receipt))
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
 
     async def look() -> None:
         _, m = await machine.open()
@@ -220,7 +221,7 @@ def test_epoch_and_history_outlive_the_segments_that_they_were_written_to() -> N
 
 
 def test_one_stuck_message_does_not_keep_the_log() -> None:
-    """I11: its row is moved to a file, and the log goes round (rabbitmq-server #14522)."""
+    """I11: its row is moved to a file, and the log is recycled (rabbitmq-server #14522)."""
     machine = Machine(TIGHT)
 
     async def life() -> None:
@@ -242,7 +243,7 @@ def test_one_stuck_message_does_not_keep_the_log() -> None:
 
 
 def test_segments_of_another_size_do_not_bring_the_log_to_a_stop() -> None:
-    """They cannot serve again: new ones are made in their place as soon as the log may have them.
+    """They cannot be reused: new ones replace them as soon as the log may have them.
 
     Found by seed 76 of the simulator, when each life had settings of its own.
     """
@@ -262,9 +263,9 @@ def test_segments_of_another_size_do_not_bring_the_log_to_a_stop() -> None:
 
 
 def test_the_end_of_many_small_records_is_found_in_few_steps() -> None:
-    """Each record is a place of its own, and all of them go at once: the loop must not stand still.
+    """Each record is a place of its own, and all of them end at once: the loop must not be blocked.
 
-    What is looked at grows with their number, and not with its square.
+    The work grows with their number, and not with its square.
     """
 
     async def ranges(machine: Machine, count: int) -> int:
@@ -274,7 +275,7 @@ def test_the_end_of_many_small_records_is_found_in_few_steps() -> None:
             await queue.publish(b"%d" % number)
         await queue.settle(await queue.lease(count))
         machine.cells.ranges = 0
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         assert (await queue.stats())["live"] == 0
         return machine.cells.ranges
 

@@ -1,4 +1,4 @@
-"""A damaged sealed file: whoever asks for its rows is refused, and everyone else is served."""
+"""A damaged sealed file: reads of its rows are refused, and all other requests are served."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import pytest
 
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.commands import PublishStaged
-from millrace.core.model import Message, ShardId
-from millrace.engine.request import Request
+from millrace.core.model import NewMessage, ShardId
+from millrace.engine.command_request import CommandRequest
 from millrace.errors import Quarantined
-from millrace.store.sealed import FOLDER, file_number, read_lines
+from millrace.store.sealed import FOLDER, file_number, read_footer
 from tests.engine.test_checkpointer import AMPLE, BODIES, Machine
 
 
 def file_of(machine: Machine, shard: int) -> tuple[str, int]:
-    """The file that rows of the shard lie in, and where they begin in it."""
+    """Return the file with the shard's rows, and their offset in it."""
     for name in machine.disk.names(FOLDER):
-        for line in read_lines(machine.disk, file_number(name) or 0):
+        for line in read_footer(machine.disk, file_number(name) or 0):
             if line.shard == shard:
                 return f"{FOLDER}/{name}", line.offset + line.length // 2
     raise AssertionError("they were not sealed")
 
 
 async def share_a_file(machine: Machine, *, keyed: bool = False) -> tuple[int, int]:
-    """Rows of two queues in one file; the shards of both."""
+    """Put rows of two queues in one file; return the shards of both."""
     node, m = await machine.open()
     shards: list[int] = []
     for name, count in (("a", 40), ("b", 60)):
@@ -33,7 +33,7 @@ async def share_a_file(machine: Machine, *, keyed: bool = False) -> tuple[int, i
         shards.append(engine_and_shard(queue)[1])
         for number, body in enumerate(BODIES[:count]):
             await queue.publish(body, key=b"%d" % number if keyed else None)
-    await node.keeper.seal_all()
+    await node.checkpointer.seal_all()
     await m.close()
     a, b = shards
     assert file_of(machine, a)[0] == file_of(machine, b)[0]
@@ -54,15 +54,15 @@ def test_one_damaged_batch_does_not_end_the_engine() -> None:
         node, m = await machine.open()
         damaged, sound = await m.find("a"), await m.find("b")
         await settle_all(sound)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await asyncio.sleep(10)
         assert len(node.store.damaged_files()) == 1, "the file is sparse, and was to be emptied"
         with pytest.raises(Quarantined):
             await damaged.peek(100)
         for body in BODIES:
             await sound.publish(body)
-        # What else is to be sealed goes on.
-        await node.keeper.seal_all()
+        # Sealing of other rows goes on.
+        await node.checkpointer.seal_all()
         assert len(await sound.peek(1_000)) == len(BODIES)
         await m.close()
 
@@ -71,7 +71,7 @@ def test_one_damaged_batch_does_not_end_the_engine() -> None:
 
 
 async def live_again(machine: Machine) -> None:
-    """The same after every open."""
+    """Check the same after every open."""
     _, m = await machine.open()
     await asyncio.sleep(10)
     queue = await m.find("b")
@@ -89,10 +89,10 @@ def test_a_missing_file_does_not_end_the_engine() -> None:
         damaged, sound = await m.find("a"), await m.find("b")
         await settle_all(sound)
         machine.disk.remove(name)
-        node.store._reading.files.close()
+        node.store._row_reader.files.close()
         with pytest.raises(Quarantined):
             await damaged.peek(100)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await asyncio.sleep(10)
         assert len(node.store.damaged_files()) == 1
         await sound.publish(b"after", key=b"after")
@@ -102,23 +102,25 @@ def test_a_missing_file_does_not_end_the_engine() -> None:
 
 
 def test_what_cannot_be_decided_is_refused_alone() -> None:
-    """The keys of a damaged stage are not known; the queue beside it is none the worse for it."""
+    """The keys of a damaged stage are unknown; other queues are not affected."""
     machine = Machine(AMPLE)
 
     async def stage() -> int:
         node, m = await machine.open()
         queue = await m.queue("a", keyed=True)
         await m.queue("b")
-        await queue.stage("s", [Message(body, b"%d" % at) for at, body in enumerate(BODIES[:10])])
-        await node.keeper.seal_all()
+        await queue.stage(
+            "s", [NewMessage(body, b"%d" % at) for at, body in enumerate(BODIES[:10])]
+        )
+        await node.checkpointer.seal_all()
         await m.close()
         return engine_and_shard(queue)[1]
 
     async def publish(shard: int) -> None:
         node, m = await machine.open()
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        node.host_of(ShardId(shard)).submit(
-            Request(ShardId(shard), PublishStaged(("s",), None), future)
+        node.commit_loop_of(ShardId(shard)).submit(
+            CommandRequest(ShardId(shard), PublishStaged(("s",), None), future)
         )
         with pytest.raises(Quarantined):
             await future

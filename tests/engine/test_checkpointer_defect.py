@@ -1,4 +1,4 @@
-"""A defect in the keeper ends the engine: nobody waits for a keeper that is gone."""
+"""A defect in the checkpointer ends the engine, so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BrokenCells:
         self.check = cells.check
         self.close = cells.close
 
-    def care(self) -> None:
+    def maintain(self) -> None:
         raise ZeroDivisionError("a bug")
 
 
@@ -35,7 +35,7 @@ def test_waiting_callers_are_told(tmp_path: Path) -> None:
     async def main() -> None:
         real = real_ports(tmp_path / "data")
         ports = Ports(
-            real.disk, lambda: BrokenCells(real.cells()), real.lane, real.now_ms, real.chance
+            real.disk, lambda: BrokenCells(real.cells()), real.io_thread, real.now_ms, real.chance
         )
         node = await Node.open(ports, Settings(segment_bytes=1 << 20))
         m = Millrace(EmbeddedEngine(node))
@@ -45,7 +45,7 @@ def test_waiting_callers_are_told(tmp_path: Path) -> None:
         await m.close()
 
     loop = asyncio.new_event_loop()
-    # The defect itself is reported as well: it must not pass unseen.
+    # The defect itself is reported as well, so that it does not go unnoticed.
     loop.set_exception_handler(lambda loop, context: None)
     try:
         loop.run_until_complete(asyncio.wait_for(main(), 60))

@@ -1,4 +1,4 @@
-"""The keeper on a full disk: what frees space goes on (L8), and the log comes back to life."""
+"""The checkpointer on a full disk: work that frees space goes on (L8), and the log recovers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from millrace import limits
 from millrace.client.queue import Queue
 from millrace.errors import Full
-from millrace.store.memory import Room
+from millrace.store.memory_cells import Room
 from millrace.store.sealed import FOLDER
 from tests.engine.test_checkpointer import (
     AMPLE,
@@ -21,7 +21,7 @@ from tests.engine.test_checkpointer import (
 from tests.support.simulator.disk import Effect
 
 LAZY = replace(AMPLE, log_segments_max=24, log_segments_unsealed=8, checkpoint_seconds=1)
-"""As many segments are left alone as the disk has room for."""
+"""Settings that leave as many segments unsealed as the disk has room for."""
 
 
 def used_bytes(machine: Machine) -> int:
@@ -33,7 +33,7 @@ def used_bytes(machine: Machine) -> int:
 
 
 def leave(machine: Machine, segments: int) -> None:
-    """Have the disk full as soon as so many segments are made."""
+    """Make the disk full once a number of segments exist."""
     machine.disk.budget_bytes = used_bytes(machine) + segments * machine.settings.segment_bytes
 
 
@@ -53,13 +53,13 @@ async def drain(queue: Queue) -> None:
 
 
 def test_a_drained_log_takes_messages_again() -> None:
-    """Fewer full segments than are usually left alone: nothing else would free any."""
+    """There are fewer full segments than are usually left unsealed: nothing else would free any."""
     machine = Machine(LAZY)
 
     async def life() -> None:
         node, m = await machine.open()
         queue = await m.queue("orders")
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         leave(machine, 2)
         for _ in range(3):
             count = await publish_until_full(queue)
@@ -74,13 +74,13 @@ def test_a_drained_log_takes_messages_again() -> None:
 
 
 def test_a_full_disk_opens_again_and_again() -> None:
-    """Each open takes a segment of the reserve: it has to give one back, however short it lives."""
+    """Each open uses a segment of the reserve, and must free one, however soon it is killed."""
     machine = Machine(LAZY)
 
     async def fill() -> None:
         node, m = await machine.open()
         queue = await m.queue("orders")
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         leave(machine, 1)
         await publish_until_full(queue)
         await drain(queue)
@@ -96,7 +96,7 @@ def test_a_full_disk_opens_again_and_again() -> None:
 
 
 def test_an_idle_folder_opens_again_and_again_on_a_full_disk() -> None:
-    """Nothing lies in the generations of its opens, so that nothing has to be sealed."""
+    """The generations of its opens are empty, so that nothing has to be sealed."""
     machine = Machine(LAZY)
 
     async def look() -> None:
@@ -112,7 +112,7 @@ def test_an_idle_folder_opens_again_and_again_on_a_full_disk() -> None:
 
 
 def test_dead_files_go_though_the_rows_of_the_log_do_not_fit() -> None:
-    """L8: the oldest segment is full of rows that have no room elsewhere before a file is gone."""
+    """L8: the oldest segment has rows that fit nowhere until a dead file is dropped."""
     machine = Machine(replace(LAZY, log_segments_unsealed=0))
 
     async def life() -> None:
@@ -120,9 +120,9 @@ def test_dead_files_go_though_the_rows_of_the_log_do_not_fit() -> None:
         old = await m.queue("old")
         for body in BODIES:
             await old.publish(body)
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         queue = await m.queue("orders")
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         leave(machine, 1)
         count = await publish_until_full(queue)
         machine.disk.budget_bytes = used_bytes(machine)
@@ -138,14 +138,14 @@ def test_dead_files_go_though_the_rows_of_the_log_do_not_fit() -> None:
 
 
 def test_what_does_not_fit_is_not_written_again_and_again() -> None:
-    """A pass that fails for want of room would wear the disk out, and everyone would wait."""
+    """Repeating a pass that fails for lack of space would wear out the disk and block requests."""
     machine = Machine(replace(LAZY, log_segments_unsealed=0))
     written: list[Effect] = []
 
     async def life() -> None:
         node, m = await machine.open()
         queue = await m.queue("orders")
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         leave(machine, 1)
         count = await publish_until_full(queue)
         machine.disk.budget_bytes = used_bytes(machine) + 50_000
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_not_written_again_and_again() -> None:
 
 
 def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
-    """F3: and to nobody, while the log is not."""
+    """F3: sealing sleeps while the log is busy, and only then."""
     rests: list[float] = []
     machine = Machine(replace(AMPLE, segment_bytes=4 * 1024 * 1024))
     machine.sleep = rests.append
@@ -178,10 +178,10 @@ def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
                 await queue.publish_many([bytes(1 << 20)] * 3)
 
         await publish(5)
-        await node.keeper.seal_all()
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
+        await node.checkpointer.seal_all()
         rests.clear()
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         assert rests == []
         before = machine.disk.hook
 
@@ -192,7 +192,7 @@ def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
 
         await publish(5)
         machine.disk.hook = write_beside
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         machine.disk.hook = before
         assert len(rests) > 2
         assert set(rests) == {0.002 * limits.SEAL_REST_SYNCS}
@@ -202,18 +202,19 @@ def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
 
 
 def test_the_room_of_the_index_is_not_used_up_by_sealing() -> None:
-    """L8: what the index gave back is for its own commits; a segment gives nothing back."""
+    """L8: the space that the index released is for its own commits; preparing a segment frees
+    nothing."""
     machine = Machine(LAZY)
 
     async def life() -> None:
         node, m = await machine.open()
         queue = await m.queue("orders")
-        await node.keeper.prepare()
+        await node.checkpointer.prepare()
         leave(machine, 1)
         await publish_until_full(queue)
         machine.disk.budget_bytes = None
         machine.cells.room = Room.BALLAST
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         assert machine.cells.short_of_space
         await queue.settle(await queue.lease(10))
         await asyncio.sleep(20)
@@ -228,7 +229,7 @@ def test_the_room_of_the_index_is_not_used_up_by_sealing() -> None:
 
 
 def test_openings_do_not_fill_the_log_with_empty_segments() -> None:
-    """Each begins a segment; those in which next to nothing lies are not left alone for long."""
+    """Each open begins a segment; nearly empty ones are soon sealed."""
     machine = Machine(replace(LAZY, segment_bytes=4 * 1024 * 1024))
     counts: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The mover of dead letters: none of them keeps the others from being moved."""
+"""The dead letter mover: no message prevents others from being moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forwarder of topics: one queue in the way keeps no other from its messages."""
+"""The topic forwarder: a queue that refuses messages does not delay the others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from millrace import errors, limits
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.topic import Subscription, Topic
+from millrace.core.cells import Kind
 from millrace.core.changes import Batch
-from millrace.core.model import Kind
-from millrace.core.view import View
+from millrace.core.state.view import View
 from millrace.errors import Fatal
 from millrace.node import Node
 from tests.simulation.harness import SETTINGS, Bench
@@ -33,7 +33,7 @@ async def states(topic: Topic) -> dict[str, Subscription]:
 
 
 async def publish(m: Millrace, _: Node) -> None:
-    """Three messages, one of which only a large record holds; nothing is forwarded yet."""
+    """Publish three messages, one of which needs a large record; nothing is forwarded yet."""
     topic = await m.topic("orders")
     for name in ("all", "small"):
         await m.queue(name)
@@ -44,7 +44,7 @@ async def publish(m: Millrace, _: Node) -> None:
 
 
 def stuck() -> Bench:
-    """A topic with a message that no record of the log holds any more."""
+    """A topic with a message that exceeds every record of the log."""
     bench = Bench(LARGE)
     bench.live(publish, close=False)
     bench.settings = SMALL
@@ -64,7 +64,7 @@ def test_what_cannot_be_forwarded_keeps_no_other_queue_waiting() -> None:
         before = found["all"].lag_seconds
         await asyncio.sleep(3)
         assert (await states(topic))["all"].lag_seconds >= before + 3 > 3
-        # What comes later reaches the others at once, and not with the next attempt.
+        # Later messages reach the other queues at once, and not with the next attempt.
         for number in range(10):
             await topic.publish(b"later")
             await asyncio.sleep(0.02)
@@ -119,7 +119,7 @@ def test_who_waits_hears_of_the_end(how: str) -> None:
             case "close":
                 await m.close()
             case _:
-                node.host_of(await shard_of(m)).fail(Fatal("broken"))
+                node.commit_loop_of(await shard_of(m)).fail(Fatal("broken"))
                 with pytest.raises(Fatal, match="broken"):
                     await waiting
                 with pytest.raises(Fatal, match="broken"):
@@ -139,7 +139,7 @@ async def shard_of(m: Millrace):  # type: ignore[no-untyped-def]
 
 
 def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is at hand: every row is read again, those of a filter too."""
+    """Nothing is cached: every row is read from the store, also for filters."""
     monkeypatch.setattr(limits, "FORWARD_MEMORY_BYTES_MAX", 0)
 
     async def main(m: Millrace, node: Node) -> None:
@@ -153,8 +153,8 @@ def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.Mon
             headers = {"even": "yes"} if number % 2 == 0 else {}
             await topic.publish(b"%d" % number + bytes(3000), key=f"k{number}", headers=headers)
             if number == 20:
-                await node.keeper.checkpoint()
-                await node.keeper.seal_all()
+                await node.checkpointer.checkpoint()
+                await node.checkpointer.seal_all()
         await asyncio.sleep(3)
         whole = [b"%d" % number + bytes(3000) for number in range(40)]
         assert await bodies(m, "all") == whole
@@ -167,22 +167,22 @@ def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.Mon
 
 
 class Served:
-    """Beside a host: how many subscriptions each batch of a topic has served."""
+    """A listener that counts the subscriptions which each batch of a topic has served."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    def stir(self, view: View, batch: Batch | None) -> None:
+    def on_commit(self, view: View, batch: Batch | None) -> None:
         if view.topic is not None and batch is not None:
             kinds = [kind for kind, _, _ in batch.changes.cells]
             self.counts.append(kinds.count(Kind.SUBSCRIPTION))
 
-    def end(self, error: Fatal) -> None:
+    def on_failure(self, error: Fatal) -> None:
         raise error
 
 
 def test_many_subscriptions_are_served_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch touches the queues of more of them than its bound says."""
+    """No batch touches the queues of more of them than its limit says."""
     monkeypatch.setattr(limits, "FORWARD_PARCELS_MAX", 4)
 
     async def main(m: Millrace, node: Node) -> list[int]:
@@ -191,7 +191,7 @@ def test_many_subscriptions_are_served_some_at_a_time(monkeypatch: pytest.Monkey
         for name in names:
             await topic.subscribe(await m.queue(name))
         served = Served()
-        node.host_of(await shard_of(m)).tell(served)
+        node.commit_loop_of(await shard_of(m)).add_listener(served)
         published = await topic.publish_many([b"one", b"two"], until_arrived=True)
         assert published.queues == {name: [1, 2] for name in names}
         for name in names:

@@ -1,4 +1,4 @@
-"""The rows of a topic that are to be forwarded, where some cannot be read or are not there."""
+"""The topic row cache and reads behind it, with unreadable and missing rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace.core.model import Row, ShardId
-from millrace.engine.topic_row_cache import Bounds, read
+from millrace.engine.topic_row_cache import ChunkLimits, read_chunk
 from millrace.errors import Corrupt
-from millrace.store.memory_shard import arrow_rows
+from millrace.store.memory_store import arrow_rows
 from millrace.store.unreadable import Unreadable
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ SHARD = ShardId(7)
 
 
 class Part(list[pa.RecordBatch]):
-    """What a scan has found."""
+    """A result of a scan."""
 
     def __init__(self, batches: list[pa.RecordBatch], error: Unreadable | None) -> None:
         super().__init__(batches)
@@ -37,7 +37,7 @@ class Part(list[pa.RecordBatch]):
 
 
 class Rows:
-    """A topic with these rows; some have ended, some cannot be read."""
+    """A topic with given rows, of which some have ended and some are unreadable."""
 
     def __init__(self, seqs: list[int], *, dead: set[int], bad: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         self._seqs, self._dead, self._bad = seqs, dead, bad
@@ -65,7 +65,7 @@ class Rows:
 
 
 class Lane:
-    """Does it at once."""
+    """An I/O thread that runs work at once."""
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -77,10 +77,10 @@ class Lane:
 
 
 def chunk(rows: Rows, after: int, upto: int) -> tuple[int, int, int]:
-    """Where a chunk begins and ends, and how many rows it has."""
+    """Return the bounds of a chunk, and its number of rows."""
 
     async def main() -> tuple[int, int, int]:
-        found = await read(rows, Lane(), SHARD, after, upto, Bounds(100, 1 << 20))  # type: ignore[arg-type]
+        found = await read_chunk(rows, Lane(), SHARD, after, upto, ChunkLimits(100, 1 << 20))  # type: ignore[arg-type]
         return found.after, found.upto, found.block.count
 
     return asyncio.run(main())

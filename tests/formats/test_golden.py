@@ -16,7 +16,7 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.core.model import QueueSpec
+from millrace.core.spec import QueueSpec
 from tests.crash.small_folder import SETTINGS, find_fault, read_everything, shown
 from tests.formats.make_golden import PACKED_BYTES_MAX, open_at, served, unpack
 

@@ -13,13 +13,12 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from millrace.core.fold import Interval, ShardMeta
-from millrace.core.model import Kind
+from millrace.core.cells import Kind
+from millrace.core.state.fold import Interval, ShardMeta
 from millrace.node import LOCAL, LOCAL_FACT, NODE, NODE_FACT
 from millrace.store import chunk
 from millrace.store.checkpoint import GROUP, MARK
-from millrace.store.place import Place, decode_place, encode_place
-from millrace.store.tables import (
+from millrace.store.index_codec import (
     FIRST_COPY,
     MARK_KEY,
     NEEDED_KEY,
@@ -44,7 +43,8 @@ from millrace.store.tables import (
     stage_key,
     stage_of,
 )
-from millrace.wal.record import Mark
+from millrace.store.row_location import RowLocation, decode_location, encode_location
+from millrace.wal.record import LogMark
 
 GOLDEN = Path(__file__).with_name("index-1.txt")
 
@@ -61,7 +61,7 @@ META = ShardMeta(
 )
 SHARD = StoredShard(META, 9, 8, (0, 5), {0: (2, 3)}, 5, FIRST_COPY)
 FILE = FileFacts(4_096, 100, 7, dropping=True, spans={3: (1, 100)})
-IN_LOG = Place(
+IN_LOG = RowLocation(
     home=6,
     offset=4_160,
     length=512,
@@ -71,7 +71,7 @@ IN_LOG = Place(
     last_ms=1_700_000_000_000,
     flags=3,
 )
-IN_FILE = Place(
+IN_FILE = RowLocation(
     sealed=True,
     flags=1,
     count=2,
@@ -90,7 +90,7 @@ DENSE = BitMap(range(0, 8_192, 2))
 
 def lines() -> Iterator[tuple[str, bytes, bytes]]:
     """(Table, key, value) of one entry of each kind."""
-    yield "NODE", MARK_KEY, MARK.pack(*Mark(6, 8_192, 0xABCD, 17))
+    yield "NODE", MARK_KEY, MARK.pack(*LogMark(6, 8_192, 0xABCD, 17))
     yield "NODE", NEEDED_KEY, number_bytes(5)
     yield "NODE", NEXT_FILE_KEY, number_bytes(12)
     yield "NODE", group_key(LOCAL), GROUP.pack(41, 3)
@@ -107,9 +107,9 @@ def lines() -> Iterator[tuple[str, bytes, bytes]]:
     for key, value in parts(number_bytes(3) + bytes([Kind.CURSOR]) + b"name", bytes(2_000)):
         yield "CELLS", key, value
     yield "KEYS", number_bytes(3) + b"order-17", number_bytes(18)
-    yield "BLOCKS", block_key(3, 18), encode_place(IN_LOG)
-    yield "BLOCKS", block_key(3, 20), encode_place(IN_FILE)
-    yield "BLOCKS", stage_key(3, "later", 7 << 16 | 1), encode_place(IN_LOG)
+    yield "BLOCKS", block_key(3, 18), encode_location(IN_LOG)
+    yield "BLOCKS", block_key(3, 20), encode_location(IN_FILE)
+    yield "BLOCKS", stage_key(3, "later", 7 << 16 | 1), encode_location(IN_LOG)
     yield "BLOCKS", extent_key(6, block_key(3, 18), sealed=False), block_key(3, 19)
     yield "BLOCKS", extent_key(4, block_key(3, 20), sealed=True), block_key(3, 20)
     yield "DEATHS", deaths_key(3, 5, 0, 1), chunk.pack(SPARSE)
@@ -156,15 +156,15 @@ def test_the_golden_file_is_read(golden: dict[str, dict[bytes, bytes]]) -> None:
     assert len(golden["CELLS"]) == 2
     assert decode_file(golden["FILES"][number_bytes(4)]) == FILE
     blocks = golden["BLOCKS"]
-    assert decode_place(blocks[block_key(3, 18)]) == IN_LOG
-    assert decode_place(blocks[block_key(3, 20)]) == IN_FILE
+    assert decode_location(blocks[block_key(3, 18)]) == IN_LOG
+    assert decode_location(blocks[block_key(3, 20)]) == IN_FILE
     assert [stage for key in blocks if (stage := stage_of(key)) and stage[1] == "later"] == [
         (3, "later", 7 << 16 | 1)
     ]
     deaths = [chunk.unpack(value) for value in golden["DEATHS"].values()]
     assert deaths == [SPARSE, DENSE]
     node = golden["NODE"]
-    assert Mark(*MARK.unpack(node[MARK_KEY])) == Mark(6, 8_192, 0xABCD, 17)
+    assert LogMark(*MARK.unpack(node[MARK_KEY])) == LogMark(6, 8_192, 0xABCD, 17)
     assert number_of(node[NEEDED_KEY]) == 5
 
 

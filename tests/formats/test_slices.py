@@ -15,9 +15,9 @@ import pytest
 from millrace import Millrace
 from millrace.client.embedded import EmbeddedEngine
 from millrace.core import bounds
-from millrace.core.codec import decode_cell
-from millrace.core.model import Kind, ShardId
-from millrace.core.partition_cells import PartitionCell, SlicesCell
+from millrace.core.cells import Kind, PartitionCell, SlicesCell
+from millrace.core.format.codec import decode_cell
+from millrace.core.model import ShardId
 from millrace.node import Node, real_ports
 from tests.crash.small_folder import SETTINGS
 from tests.formats.make_golden import unpack
@@ -64,7 +64,7 @@ def test_partitions_of_one_cell_are_read_and_become_pages(folder: Path) -> None:
             if not pages:
                 assert (len(before.slices), before.size, before.waiting) == (37, 37, 53)
             found = await drained(m)
-            await node.keeper.checkpoint()
+            await node.checkpointer.checkpoint()
             after, pages = cells(node)
             assert after.slices == ()
             assert sum(len(page.slices) for page in pages) == after.count == 40
@@ -92,7 +92,7 @@ def test_the_first_change_keeps_all_partitions(folder: Path) -> None:
             queue = await m.find("jobs")
             assert await queue.partitions() == 37
             await queue.publish(b"new")
-            await node.keeper.checkpoint()
+            await node.checkpointer.checkpoint()
             return cells(node)[1]
 
     first = asyncio.run(publish())

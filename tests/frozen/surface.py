@@ -22,19 +22,19 @@ import msgspec
 
 import millrace
 from millrace import errors, sync
-from millrace.cli import ending
+from millrace.cli import exit_errors
 from millrace.cli.program import program
 from millrace.client.settings import QueueSettings
 from millrace.core.model import ShardId
 from millrace.rpc.answers import ANSWERS as ANSWER_CODEC
-from millrace.rpc.calls import CALLS, Ask
-from millrace.rpc.codec import Sheet
-from millrace.rpc.failures import FAILURE
-from millrace.rpc.frames import Blobs
-from millrace.server.config import ServerSettings
-from millrace.server.rest.all import ROUTES
-from millrace.server.rest.openapi import describe
-from millrace.server.rest.problem import answer_error
+from millrace.rpc.calls import CALLS, Submit
+from millrace.rpc.codec import FrameWriter
+from millrace.rpc.error_codec import ERROR
+from millrace.rpc.frames import BlobWriter
+from millrace.server.process.server_settings import ServerSettings
+from millrace.server.rest.routes import ROUTES
+from millrace.server.web.openapi import describe
+from millrace.server.web.problem import answer_error
 from millrace.settings import Settings
 from tests.rpc.samples import ANSWERS, COMMANDS
 
@@ -112,9 +112,9 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 def exit_codes() -> Iterator[str]:
     """Exit codes by name, and of each error."""
     for name in ("REFUSED", "USAGE", "RETRY", "FATAL", "INTERRUPTED", "BROKEN_PIPE"):
-        yield f"{name.lower()} {getattr(ending, name)}"
+        yield f"{name.lower()} {getattr(exit_errors, name)}"
     for kind in all_errors():
-        yield f"{kind.__name__} {ending.ended(sample_error(kind), 'peek').exit_code}"
+        yield f"{kind.__name__} {exit_errors.exit_error(sample_error(kind), 'peek').exit_code}"
 
 
 def settings() -> Iterator[str]:
@@ -303,18 +303,14 @@ def telemetry() -> Iterator[str]:
     metrics: set[str] = set()
     loggers: set[str] = set()
     for path in sorted(SOURCE.rglob("*.py")):
+        has_metrics = path.parent.name not in ("testing", "cli")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            named = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
-            if named == "getLogger":
-                loggers |= {text for text in texts if isinstance(text, str)}
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.parent.name in ("testing", "cli"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if isinstance(node, ast.Call):
+                named = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+                texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                if named == "getLogger":
+                    loggers |= {text for text in texts if isinstance(text, str)}
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and has_metrics:
                 text = node.value
                 if METRIC.fullmatch(text) and not _is_module(text):
                     metrics.add(text)
@@ -335,21 +331,21 @@ def _is_module(text: str) -> bool:
 def wire() -> Iterator[str]:
     """Bytes of sample commands, answers and errors between processes, and the numbers of calls."""
     for command in COMMANDS:
-        sheet = Sheet()
-        sheet.call(3, Ask(ShardId(5), 100, command))  # type: ignore[arg-type]
+        sheet = FrameWriter()
+        sheet.call(3, Submit(ShardId(5), 100, command))  # type: ignore[arg-type]
         yield f"command {_bytes(sheet)}"
     for answer in ANSWERS:
-        sheet = Sheet()
+        sheet = FrameWriter()
         sheet.answer(3, ANSWER_CODEC, answer)
         yield f"answer {_bytes(sheet)}"
     for kind in all_errors():
-        packed = msgspec.msgpack.encode(FAILURE.pack(sample_error(kind), Blobs()))
+        packed = msgspec.msgpack.encode(ERROR.pack(sample_error(kind), BlobWriter()))
         yield f"error {kind.__name__} {packed.hex()}"
     for number, shape in sorted(_numbers()):
         yield f"call {number} {shape}"
 
 
-def _bytes(sheet: Sheet) -> str:
+def _bytes(sheet: FrameWriter) -> str:
     """Return a frame in hex; of a long one, its length, its head and its digest."""
     data = b"".join(map(bytes, sheet.take()))
     if len(data) <= 400:

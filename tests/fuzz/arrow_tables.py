@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 
 ODD_NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 255, 256, 65_535, 65_536, 65_537, 2**24, 2**31 - 1),

@@ -24,7 +24,7 @@ from millrace import limits
 from millrace.errors import MillraceError
 from millrace.maintenance import checksummed_json
 from millrace.maintenance.manifest import MANIFEST, Manifest
-from millrace.maintenance.restore import Target, find_plan, lay_out
+from millrace.maintenance.restore import RestoreTarget, plan_restore, write_folder
 from tests.fuzz.mutate import mutated
 
 _SETTINGS = millrace.Settings(segment_bytes=limits.SEGMENT_BYTES_MIN)
@@ -49,7 +49,7 @@ async def _fill(folder: Path) -> None:
         for at in range(0, len(_BODIES), 100):
             await queue.publish_many(_BODIES[at : at + 100])
         await m.backup(folder / "vault", follow=True)
-        await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+        await m._engine._node.checkpointer.seal_all()  # type: ignore[attr-defined]
         await queue.publish(b"last")
         await m.backup(folder / "vault", follow=True)
 
@@ -64,13 +64,13 @@ def fuzz_backup(rng: random.Random) -> None:
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
             _change(vault, rng)
         path = rng.choice([vault, vault, vault / "000001", vault / "000002", vault / "archive"])
-        target = Target(
+        target = RestoreTarget(
             index=rng.choice([None, None, *_NUMBERS, rng.randint(0, 30)]),
             time_ms=rng.choice([None, None, None, *_NUMBERS]),
         )
         into = scratch / "into"
         try:
-            lay_out(find_plan(path, target), into)
+            write_folder(plan_restore(path, target), into)
             if rng.random() < _OPENED_SHARE:
                 shutil.rmtree(into)
                 asyncio.run(_restore(path, into))

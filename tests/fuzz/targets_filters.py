@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from millrace import limits
-from millrace.core import filters
-from millrace.core.block import Block
-from millrace.core.filter_tests import number_in
-from millrace.core.model import Headers, Message
+from millrace.core.format.block import Block
+from millrace.core.model import Headers, NewMessage
+from millrace.core.topics import filters
+from millrace.core.topics.filter_operators import number_in
 from millrace.errors import Invalid, TooLarge
 from millrace.server.aws.fault import Fault
 from millrace.server.sns.filter_policy import read_policy
@@ -57,7 +57,7 @@ def fuzz_filters(rng: Random) -> None:
         return
     again = filters.load(found.text)
     assert again is not None
-    rows = [Message(data, None, headers), Message(b"{}"), Message(data)]
+    rows = [NewMessage(data, None, headers), NewMessage(b"{}"), NewMessage(data)]
     flags = again.mask(Block.of_messages(rows))
     for flag, row in zip(flags, rows, strict=True):
         assert flag == found.passes(row.headers, row.body)

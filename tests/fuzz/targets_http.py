@@ -10,12 +10,12 @@ from random import Random
 from millrace import limits
 from millrace.decoding import json_decoder
 from millrace.errors import MillraceError
-from millrace.server.http.parser import BadRequest, Parser, Request
+from millrace.server.http.parser import BadRequest, Request, RequestParser
 from millrace.server.http.response import Response
-from millrace.server.rest.bulk import lines_in, messages_in
+from millrace.server.rest.bulk_publish import lines_in, messages_in
 from millrace.server.rest.publish import PublishRead
-from millrace.server.rest.route import decode
 from millrace.server.rest.transactions import TransactionAsk
+from millrace.server.web.route import decode
 from tests.fuzz.mutate import mutated, pieces
 from tests.fuzz.test_parsers import CALLS, FORMS, PRESIGNED, REQUESTS, SIGNED, _call, _form, _signed
 
@@ -33,7 +33,7 @@ def _admit(request: Request, length: int | None) -> Response | None:
 
 def _parsed(cut: Iterator[bytes]) -> tuple[Found, bool]:
     """The requests of a stream, however it is cut, and whether it was refused in the end."""
-    parser = Parser(_admit, body_bytes_max=BODY_BYTES_MAX)
+    parser = RequestParser(_admit, body_bytes_max=BODY_BYTES_MAX)
     found: Found = []
     beyond = limits.HTTP_STEP_BYTES // len(SMALL)
     try:

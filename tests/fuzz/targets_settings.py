@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 
 from millrace.errors import Invalid
-from millrace.server.access import Quota
-from millrace.server.config import (
+from millrace.server.auth.access import Quota
+from millrace.server.process.server_settings import (
     ENGINE_FIELDS,
     FIELDS,
     PREFIX,
@@ -22,7 +22,7 @@ from millrace.server.config import (
     table,
 )
 from tests.fuzz.mutate import mutated, text
-from tests.server.test_config import WHOLE
+from tests.server.process.test_server_settings import WHOLE
 
 _CORPUS = (
     WHOLE.encode(),

@@ -7,7 +7,7 @@ from random import Random
 from millrace import limits
 from millrace.errors import Refused
 from millrace.rpc.codec import read_call, split_calls
-from millrace.rpc.frames import Splitter
+from millrace.rpc.frames import FrameReader
 from tests.fuzz.mutate import mutated, pieces
 from tests.fuzz.test_parsers import _answer, _answers, _frames
 
@@ -19,7 +19,7 @@ def fuzz_frames(rng: Random) -> None:
     """Calls are read or refused, each by itself where its id is known; so are answers."""
     data = b"".join(rng.choice(FRAMES) for _ in range(rng.choice((1, 1, 3, 20))))
     data = mutated(data, [*FRAMES, *LISTS], rng)
-    splitter = Splitter(
+    splitter = FrameReader(
         frames_max=limits.WIRE_CALLS_MAX, heads_bytes_max=limits.WIRE_BODY_HEADS_BYTES_MAX
     )
     try:

@@ -14,24 +14,24 @@ import msgspec
 import pytest
 
 from millrace.client.connecting import connect
-from millrace.client.http_connection import HttpConnection
-from millrace.client.line import Lost
-from millrace.client.line_http import _answered
 from millrace.client.position import Position
-from millrace.client.ticket import _decoded
-from millrace.core.commands import Command, Lease
+from millrace.client.snapshot_token import _decoded
+from millrace.core.commands import Command, LeaseMessages
+from millrace.core.format.receipt import Receipt, seal, unseal
+from millrace.core.model import CursorPosition as Place
 from millrace.core.model import History, LeaseId, Seq, ShardId
-from millrace.core.model import Position as Place
-from millrace.core.receipt import Receipt, seal, unseal
 from millrace.errors import Forged, Invalid, MillraceError, Refused
-from millrace.rpc.calls import Ask
-from millrace.rpc.codec import Sheet, read_answers, read_calls
-from millrace.rpc.frames import Splitter
-from millrace.server import config, record
-from millrace.server.access import judge, make_token, parse_rule
-from millrace.server.address import parse_address
+from millrace.rpc.calls import Submit
+from millrace.rpc.codec import FrameWriter, read_answers, read_calls
+from millrace.rpc.frames import FrameReader
+from millrace.rpc.http_connection import HttpConnection
+from millrace.rpc.http_transport import _answered
+from millrace.rpc.transport import ConnectionLost
+from millrace.server.auth import records
+from millrace.server.auth.access import judge, make_token, parse_rule
+from millrace.server.auth.authenticator import credentials, is_own
 from millrace.server.aws.fault import Fault
-from millrace.server.aws.form import read_fields, read_form, tree_of
+from millrace.server.aws.query_protocol import read_fields, read_form, tree_of
 from millrace.server.aws.sigv4 import (
     read_signed,
     see_signature,
@@ -40,7 +40,7 @@ from millrace.server.aws.sigv4 import (
     signing_key,
 )
 from millrace.server.cassieq.signature import (
-    Rights,
+    SignedRights,
     is_same,
     read_rights,
     read_time,
@@ -48,12 +48,13 @@ from millrace.server.cassieq.signature import (
     write_rights,
     write_time,
 )
-from millrace.server.guard import credentials, is_own
-from millrace.server.http.parser import BadRequest, Parser, Request
+from millrace.server.http.listen_address import parse_address
+from millrace.server.http.parser import BadRequest, Request, RequestParser
+from millrace.server.process import server_settings
+from millrace.server.process.tls import validity_of
 from millrace.server.rest.events import _position_in
-from millrace.server.sns.all import SNS
-from millrace.server.sqs.all import SQS
-from millrace.server.tls import validity_of
+from millrace.server.sns.actions import SNS
+from millrace.server.sqs.actions import SQS
 from tests.fuzz.mutate import SEED, pieces, spoiled, text
 from tests.rpc.samples import COMMANDS, SHARD
 
@@ -67,7 +68,7 @@ REQUESTS = [
 
 
 def _request(data: bytes) -> None:
-    parser = Parser(_admit, body_bytes_max=1000)
+    parser = RequestParser(_admit, body_bytes_max=1000)
     random = Random(len(data))
     try:
         for piece in pieces(data, random):
@@ -86,14 +87,14 @@ def _frames() -> list[bytes]:
     made: list[bytes] = []
     for command in COMMANDS:
         assert isinstance(command, get_args(Command))
-        sheet = Sheet()
-        sheet.call(3, Ask(SHARD, 0, command))
+        sheet = FrameWriter()
+        sheet.call(3, Submit(SHARD, 0, command))
         made.append(b"".join(sheet.take()))
     return made
 
 
 def _calls(data: bytes) -> None:
-    splitter = Splitter()
+    splitter = FrameReader()
     try:
         for frame in splitter.feed(data):
             for _, call in read_calls(frame):
@@ -103,16 +104,16 @@ def _calls(data: bytes) -> None:
 
 
 def _answers() -> list[bytes]:
-    sheet = Sheet()
+    sheet = FrameWriter()
     sheet.failed(1, Invalid("no", field="x", limit=3))
     return [b"".join(sheet.take()), *_frames()]
 
 
 def _answer(data: bytes) -> None:
     """What a server says that is none of ours, or was changed on its way."""
-    call = Ask(SHARD, 0, Lease(1, 1))
+    call = Submit(SHARD, 0, LeaseMessages(1, 1))
     try:
-        for frame in Splitter().feed(data):
+        for frame in FrameReader().feed(data):
             for item in read_answers(frame):
                 _answered(call, item, frame)
     except MillraceError:
@@ -139,7 +140,7 @@ def _head(data: bytes) -> None:
                 await connection.ask(b"GET / HTTP/1.1\r\n\r\n", [])
                 async for piece in connection.body():
                     assert len(piece) <= len(data)
-            except Lost:
+            except ConnectionLost:
                 return
             finally:
                 connection.close()
@@ -196,7 +197,7 @@ def _settings(folder: Path) -> Callable[[bytes], None]:
         file = folder / "fuzz.toml"
         file.write_bytes(data)
         try:
-            config.load(file, {})
+            server_settings.load(file, {})
         except MillraceError:
             return
 
@@ -206,7 +207,7 @@ def _settings(folder: Path) -> Callable[[bytes], None]:
 def _variables(data: bytes) -> None:
     name, _, value = text(data).replace("\0", "").partition("=")
     try:
-        config.load(None, {name: value}, {name.lower().removeprefix("millrace_"): value})
+        server_settings.load(None, {name: value}, {name.lower().removeprefix("millrace_"): value})
     except MillraceError:
         return
 
@@ -242,8 +243,8 @@ def _authorization(data: bytes) -> None:
 def _record(data: bytes) -> None:
     key, _, body = data.partition(b"|")
     try:
-        record.decode(text(key), body)
-    except record.Unread:
+        records.decode(text(key), body)
+    except records.UndecodableRecord:
         return
 
 
@@ -380,7 +381,7 @@ def _cassieq(data: bytes) -> None:
 
 def _addresses() -> list[bytes]:
     time = read_time("2026-01-31T12:00:00Z")
-    rights = Rights("rpuagcd", time, time, "jobs")
+    rights = SignedRights("rpuagcd", time, time, "jobs")
     return [
         write_rights("acme", rights, CASSIEQ_KEY).encode(),
         b"auth=r&st=2026-01-31T12:00:00+01:00&sig=x&popReceipt=y",

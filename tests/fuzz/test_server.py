@@ -21,12 +21,12 @@ import pytest
 
 from millrace.core.commands import Command
 from millrace.rpc.calls import (
-    Ask,
     Call,
     FindQueue,
     ListQueues,
+    Submit,
 )
-from millrace.rpc.codec import Sheet
+from millrace.rpc.codec import FrameWriter
 from tests.fuzz.mutate import SEED, mutated, rounds
 from tests.rpc.samples import COMMANDS, SHARD
 from tests.server.rest.harness import Answer, Served, served, until
@@ -74,9 +74,9 @@ def _frames() -> Iterator[bytes]:
     made: list[Call] = [FindQueue("default", "orders"), ListQueues("default")]
     for command in COMMANDS:
         assert isinstance(command, get_args(Command))
-        made.append(Ask(SHARD, 0, command))
+        made.append(Submit(SHARD, 0, command))
     for call in made:
-        sheet = Sheet()
+        sheet = FrameWriter()
         sheet.call(3, call)
         yield b"".join(sheet.take())
 

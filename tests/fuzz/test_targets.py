@@ -8,6 +8,8 @@ from tests.fuzz.broken import LATE
 from tests.fuzz.mutate import SEED
 from tests.fuzz.run import find_targets, run_target
 
+pytestmark = pytest.mark.process
+
 SECONDS = 2.0
 
 

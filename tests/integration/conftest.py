@@ -10,6 +10,6 @@ from tests.server.aws.site import AwsSite
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
+def site(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
     with AwsSite(tmp_path_factory.mktemp("integration")) as found:
         yield found

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millrace.server.sqs.all import SQS
+from millrace.server.sqs.actions import SQS
 from tests.integration.environments import have_python
 from tests.server.aws.site import AwsSite
 from tests.support.timeouts import scaled

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from millrace.server.sns.all import SNS
-from millrace.server.sns.others import UNSUPPORTED
+from millrace.server.sns.actions import SNS
+from millrace.server.sns.unsupported import UNSUPPORTED
 from tests.integration.environments import have_python
 from tests.server.aws.site import AwsSite
 from tests.support.timeouts import scaled

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.sns.all import SNS
-from millrace.server.sns.others import UNSUPPORTED
-from millrace.server.sqs.all import SQS
+from millrace.server.sns.actions import SNS
+from millrace.server.sns.unsupported import UNSUPPORTED
+from millrace.server.sqs.actions import SQS
 from millrace.spark.java import find_java
 from tests.integration.environments import NODE, have_java, have_node, have_python
 from tests.integration.every_action import Client, Refused, Told, go_round

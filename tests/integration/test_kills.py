@@ -27,7 +27,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 import millrace
 from tests.crash.served.loop import Stage
 from tests.server.aws.site import Aws, make_key
-from tests.server.process import Process
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
@@ -506,6 +506,7 @@ def judge(ledger: Ledger) -> None:
     assert not again, again[:20]
 
 
+@pytest.mark.process
 def test_nothing_is_lost_or_comes_again_when_a_server_is_killed(tmp_path: Path) -> None:
     judge(run(tmp_path, 3, 0))
 

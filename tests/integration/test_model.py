@@ -29,16 +29,16 @@ from hypothesis import strategies as st
 
 from millrace.decoding import convert
 from millrace.errors import Invalid, Retry
-from millrace.server.aws.calls import Action, Call
-from millrace.server.aws.face import JSON, answer_fault
-from millrace.server.aws.fault import Fault, fault_of
-from millrace.server.aws.form import read_fields, read_form, tree_of
+from millrace.server.aws.actions import Action, AwsCall
+from millrace.server.aws.api_protocol import JSON, answer_fault
+from millrace.server.aws.fault import Fault, bad_contents, fault_of
+from millrace.server.aws.query_protocol import read_fields, read_form, tree_of
 from millrace.server.http.parser import Request
-from millrace.server.sns.all import SNS
-from millrace.server.sns.others import UNSUPPORTED
+from millrace.server.sns.actions import SNS
+from millrace.server.sns.unsupported import UNSUPPORTED
 from millrace.server.sqs import faults
-from millrace.server.sqs.all import SQS
-from millrace.server.sqs.shapes import CreateQueueIn
+from millrace.server.sqs.actions import SQS
+from millrace.server.sqs.schemas import CreateQueueIn
 from tests.integration.environments import have_python
 
 TEXT = st.text(
@@ -177,7 +177,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 def parsed(model: OperationModel, action: Action, gives: msgspec.Struct, *, is_json: bool) -> Any:
     """What botocore reads of an answer, without what says nothing."""
-    call: Call[Any] = Call(cast("Any", None), cast("Any", _Nobody), action, None, is_json=is_json)
+    call: AwsCall[Any] = AwsCall(
+        cast("Any", None), cast("Any", _Nobody), action, None, is_json=is_json
+    )
     answer = call.answer(gives)
     reader = parsers.create_parser("json" if is_json else "query")
     response = {"status_code": 200, "headers": {}, "body": bytes(cast("bytes", answer.body))}
@@ -260,7 +262,7 @@ FAULTS = [
     faults.same_ids("x"),
     faults.bad_entry_id(),
     faults.batch_too_long(1, 2),
-    faults.bad_contents(),
+    bad_contents(),
     faults.not_found("x"),
     fault_of(Invalid("<&> é")),
     fault_of(Retry("later")),

@@ -17,16 +17,16 @@ from itertools import count, repeat
 from typing import Any, TypeVar
 
 from millrace.core.changes import Entry, EntryKind
-from millrace.core.codec import decode_entries, encode_entry
+from millrace.core.format.codec import decode_entries, encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.journal.local import LocalJournal
+from millrace.journal.log_writer import LogWriter
 from millrace.journal.recovery import Recovery
-from millrace.journal.writer import LogWriter
 from millrace.store.memory_store import MemoryStore
-from millrace.wal.record import Mark, Position
+from millrace.wal.record import LogMark, LogPosition
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 from tests.support.contracts.check_journal import body_of
 from tests.support.contracts.late_journal import LateJournal
 from tests.support.simulator.clock import SimClock
@@ -65,7 +65,7 @@ def run(main: Coroutine[Any, Any, T], *, unhandled: Sequence[str] = ()) -> T:
     loop = SimLoop(SimClock())
     try:
         result = loop.run(main)
-        # What was set and never looked at is noticed when it is thrown away.
+        # The error of a future that is never awaited is reported when it is freed.
         gc.collect()
         assert len(loop.failures) == len(unhandled), loop.failures
         for found, expected in zip(loop.failures, unhandled, strict=True):
@@ -75,7 +75,7 @@ def run(main: Coroutine[Any, Any, T], *, unhandled: Sequence[str] = ()) -> T:
         loop.close()
 
 
-class HeldLane:
+class HeldIoThread:
     """Runs work on the loop's thread, later; while it is held, only by `step`."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class HeldLane:
             self._loop.call_soon(self._run)
 
     def waits(self) -> bool:
-        """Whether there is work that was not done."""
+        """Return True if there is work that was not done."""
         return bool(self._waiting)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Ledger:
 
     folded: dict[GroupId, list[tuple[Index, Epoch, bytes]]] = field(default_factory=dict)
 
-    def fold(self, entry: Entry, position: Position) -> None:
+    def fold(self, entry: Entry, position: LogPosition) -> None:
         assert entry.index == self.applied(entry.group) + 1, "each entry once, in order"
         self.folded.setdefault(entry.group, []).append((entry.index, entry.epoch, body_of(entry)))
 
@@ -141,15 +141,15 @@ class Ledger:
 
 @dataclass
 class Image:
-    """A checkpoint: what was folded, and where replay begins."""
+    """A checkpoint: the folded state, and the mark of replay."""
 
     ledger: Ledger
-    mark: Mark
+    mark: LogMark
     facts: dict[GroupId, bytes]
 
 
 class World:
-    """One life of a node; `reopen` begins the next one on what is left of the disk."""
+    """One life of a node; `reopen` begins the next one on the remaining disk."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class World:
         self.disk = disk
         self.image = image
         self.shape = shape
-        self.lane = HeldLane()
+        self.lane = HeldIoThread()
         self.ledger = copy.deepcopy(image.ledger) if image else Ledger()
         self.store = store
         """A real store in the ledger's place; it has no checkpoints, and is filled by replay."""
@@ -174,7 +174,7 @@ class World:
         records = [(position, bytes(payload)) for position, payload in replay]
         chance = random.Random(replay.survey.generation)
         clock = repeat(0.0) if is_quick or (is_quick is None and store is None) else count(0.0)
-        self.log = Log.open(replay, shape, chance=chance.randbytes, clock=clock.__next__)
+        self.log = WriteAheadLog.open(replay, shape, chance=chance.randbytes, clock=clock.__next__)
         self.recovery = Recovery(
             self.applied,
             image.facts if image else {},
@@ -188,7 +188,7 @@ class World:
         self.dropped: list[tuple[GroupId, int]] = []
         self.failed: list[GroupId] = []
 
-    def fold(self, entry: Entry, position: Position) -> None:
+    def fold(self, entry: Entry, position: LogPosition) -> None:
         """Into the ledger; what lies at the place must be the entry."""
         if self.store is not None:
             self.store.fold(entry, position)
@@ -245,14 +245,14 @@ class World:
             await asyncio.sleep(0)
 
     def checkpoint(self) -> None:
-        """What the keeper does: the image is durable first, then older segments are recycled."""
+        """Checkpoint as the checkpointer does: sync the image, then recycle segments."""
         self.image = Image(
             copy.deepcopy(self.ledger), self.writer.replay_mark(), dict(self.writer.suffixes.facts)
         )
         self.log.release_before(self.image.mark.generation)
 
     def prepare(self) -> None:
-        """Have segments ready, as the keeper does."""
+        """Have segments ready, as the checkpointer does."""
         while self.log.prepare():
             pass
 
@@ -262,7 +262,7 @@ class World:
             self.log.append(junk(min(room - spare, self.shape.segment_bytes // 4) - 128))
 
     def turn_over(self, generations: int = 1) -> None:
-        """Write until so many segments were begun."""
+        """Write until `count` segments were begun."""
         until = self.log.mark().generation + generations
         while self.log.mark().generation < until:
             self.log.prepare()

@@ -1,4 +1,4 @@
-"""Recovery reads a log of any size: what is folded is let go, and refused before it is folded."""
+"""Recovery reads a log of any size: it frees folded entries, and refuses before it folds."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
-from millrace.core.codec import encode_entry
-from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
+from millrace.core.format.block import Block
+from millrace.core.format.codec import encode_entry
+from millrace.core.model import (
+    Epoch,
+    GroupId,
+    History,
+    Index,
+    Millis,
+    NewMessage,
+    ShardId,
+)
 from millrace.errors import Corrupt
-from millrace.journal.recovery import Records, Recovery, rehearse
-from millrace.wal.record import Position
+from millrace.journal.recovery import Records, Recovery, dry_run
+from millrace.wal.record import LogPosition
 
 LOCAL, LATE = GroupId(0), GroupId(1)
 
 
 class Memory(bytearray):
-    """What was read from the disk for one record."""
+    """The bytes of one record, as read from the disk."""
 
 
 def entry(index: int, *, group: GroupId = LOCAL, kind: EntryKind = EntryKind.DATA) -> Entry:
     batches = []
     if kind is EntryKind.DATA:
-        rows = Block.of_messages([Message(bytes(1000), b"key")])
+        rows = Block.of_messages([NewMessage(bytes(1000), b"key")])
         batches = [Batch(ShardId(1), Index(index), Millis(1), Changes(firsts=[index]), [rows])]
     fact = b"fact %d" % index if kind is EntryKind.FACT else b""
     return Entry(group, Epoch(1), Index(index), History(bytes(16)), batches, kind=kind, fact=fact)
@@ -39,12 +47,12 @@ class Log:
         self._read: list[weakref.ref[Memory]] = []
         self.most = 0
 
-    def __iter__(self) -> Iterator[tuple[Position, memoryview]]:
+    def __iter__(self) -> Iterator[tuple[LogPosition, memoryview]]:
         for number, one in enumerate(self._entries):
             memory = Memory(b"".join(encode_entry(one, 0)))
             self._read.append(weakref.ref(memory))
             self.most = max(self.most, sum(held() is not None for held in self._read))
-            yield Position(1, 4096 * number, len(memory)), memoryview(memory)
+            yield LogPosition(1, 4096 * number, len(memory)), memoryview(memory)
             del memory
 
 
@@ -56,7 +64,7 @@ def recover(records: Records) -> list[int]:
     """The indexes that were folded."""
     folded: list[int] = []
 
-    def fold(one: Entry, position: Position) -> None:
+    def fold(one: Entry, position: LogPosition) -> None:
         folded.append(one.index)
 
     recovery = Recovery(lambda _: Index(len(folded)), {}, fold, commits_when_synced=is_local)
@@ -65,7 +73,7 @@ def recover(records: Records) -> list[int]:
 
 
 def rehearsed(records: Records) -> dict[GroupId, bytes]:
-    return rehearse(records, lambda _: Index(0), {LATE: b"old"}, commits_when_synced=is_local)
+    return dry_run(records, lambda _: Index(0), {LATE: b"old"}, commits_when_synced=is_local)
 
 
 @pytest.mark.parametrize("read", [recover, rehearsed])

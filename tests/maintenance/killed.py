@@ -1,7 +1,7 @@
-"""A backup, an archive and a restore, killed before each of their steps on the disk.
+"""Backup, archive and restore, killed before each of their disk operations.
 
-Run in a process of its own, which has no threads yet and can be forked:
-`python -m tests.maintenance.killed backup|follow|end|index|time FOLDER`. The last three restore.
+Runs in a process of its own, which has no threads yet and can fork: `python -m
+tests.maintenance.killed backup|follow|end|index|time FOLDER`. The last three restore.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tests.maintenance.point import (
 Work = Callable[[], Coroutine[object, object, None]]
 
 WIDE = Settings(segment_bytes=1024 * 1024, log_segments_max=200, follow_held_bytes=1 << 30)
-"""An engine that is killed again and again leaves much to be archived."""
+"""Settings for an engine that leaves much to be archived when it is killed repeatedly."""
 
 STEPS = ("fsync", "fdatasync", "rename", "link", "unlink", "mkdir")
 
 
 def killed_at(step: int, work: Work) -> bool:
-    """Do the work in a child that is killed before its step of this number; False: it had fewer."""
+    """Do the work in a child that is killed before the given step; return False if it had fewer."""
     child = os.fork()
     if child == 0:
         left = step
@@ -76,7 +76,7 @@ async def fill(folder: Path, vault: Path | None = None, *, follow: bool = False)
         queue = await m.queue("orders")
         for _ in range(3):
             await queue.publish_many([bytes(1000)] * 500)
-        await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+        await m._engine._node.checkpointer.seal_all()  # type: ignore[attr-defined]
         await queue.publish_many([b"in the log"] * 10)
         if vault is not None:
             await m.backup(vault, follow=follow)
@@ -108,7 +108,7 @@ def backup(folder: Path) -> int:
 
 
 def follow(folder: Path) -> int:
-    """Segments come and go, and the engine is killed: the archive misses nothing."""
+    """Kill engines while segments come and go: the archive misses nothing."""
     vault = folder / "vault"
     asyncio.run(fill(folder / "data", vault, follow=True))
 
@@ -118,11 +118,11 @@ def follow(folder: Path) -> int:
             for _ in range(4):
                 await queue.settle(await queue.lease(400))
                 await queue.publish_many([bytes(1000)] * 400)
-                await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+                await m._engine._node.checkpointer.seal_all()  # type: ignore[attr-defined]
 
     step = 1
     while killed_at(step, work):
-        # Each engine goes on where the one before was killed, and archives what that one left.
+        # Each engine resumes where the previous one was killed, and archives its rest.
         step += 1 + step // 12
 
     async def open_and_close() -> None:
@@ -138,13 +138,13 @@ def follow(folder: Path) -> int:
 
 
 async def _restored(backup: Path, into: Path, index: int) -> None:
-    """From the archive alone, everything up to the end."""
+    """Restore everything up to the end from the archive alone."""
     made = await millrace.restore(backup, into)
     assert made.index == index
 
 
 def restore(folder: Path, what: str) -> int:
-    """Whoever was killed does it again, and has what the source had at the point."""
+    """Kill restores and repeat them; the result equals the source at the point."""
     point = asyncio.run(points(folder / "data", folder / "vault"))[what]
     into = folder / "into"
 
@@ -161,13 +161,13 @@ def restore(folder: Path, what: str) -> int:
         made = await millrace.restore(folder / "vault", into, **point.wanted)
         assert made.index == point.index
 
-    # Each point takes its share of the steps; together they take every one.
+    # Each point takes its share of the steps; together they take all.
     step = 1 + POINTS.index(what)
     while killed_at(step, work):
         if (into / RESTORING).exists():
             asyncio.run(refused())
             shutil.rmtree(into)
-        # One without the mark is whole, unless nothing is in it yet.
+        # A folder without the marker is complete, unless it is still empty.
         if not into.exists() or not any(into.iterdir()):
             asyncio.run(again())
         check_point(into, point)
@@ -178,7 +178,7 @@ def restore(folder: Path, what: str) -> int:
 
 
 def check_point(folder: Path, point: Point) -> None:
-    """The folder is sound, opens, and holds what the source had."""
+    """Check that the folder is sound, can be opened, and equals the source."""
     assert findings(folder) == []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A source with an archive, and what it had at some points of it."""
+"""A source folder with an archive, and its content at several points."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ POINTS = ("end", "index", "time")
 
 
 class Wanted(TypedDict, total=False):
-    """What a restore is asked for."""
+    """The target of a restore."""
 
     index: int
     time: datetime
 
 
 class Content(NamedTuple):
-    """What is compared of a queue."""
+    """The compared content of a queue."""
 
     rows: list[tuple[int, bytes | None, bytes | None]]
-    """Seq, key and body."""
+    """Seq, key and body of each row."""
     counts: dict[str, int]
     cursors: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What the source had once an entry was committed."""
+    """Content of the source after an entry was committed."""
 
     index: int
     held: dict[str, Content]
@@ -41,7 +41,7 @@ class Point:
 
 
 async def held(m: Millrace) -> dict[str, Content]:
-    """Everything in the queues of a folder."""
+    """Read the content of all queues of a folder."""
     return {name: await _content(await m.find(name)) for name in await m.queues()}
 
 
@@ -53,9 +53,9 @@ async def _content(queue: Queue) -> Content:
 
 
 async def points(folder: Path, vault: Path) -> dict[str, Point]:
-    """Fill a folder, back it up into a vault with an archive, and go on.
+    """Fill a folder, back it up to a repository with an archive, and go on.
 
-    The time and the index lie in the archive, and the log goes on after them.
+    The chosen time and index are in the archive, and the log continues after them.
     """
     clock = Clock()
     clock.stop()
@@ -72,7 +72,7 @@ async def points(folder: Path, vault: Path) -> dict[str, Point]:
         cursor = await orders.cursor("report", retain=True)
         for turn in range(3):
             await orders.publish_many([b"%d %d" % (turn, n) + bytes(1000) for n in range(300)])
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         await go_on(orders, bills, b"in the log")
         await m.backup(vault, follow=True)
 
@@ -94,7 +94,7 @@ async def points(folder: Path, vault: Path) -> dict[str, Point]:
 
 
 async def go_on(orders: Queue, bills: Queue, body: bytes) -> None:
-    """Some of everything: messages come and are settled, and keys are replaced."""
+    """Publish and settle some messages, and replace some keys."""
     await orders.publish_many([b"%d " % n + body for n in range(10)])
     await orders.settle(await orders.lease(7))
     for key in ("a", "b", "a"):

@@ -1,4 +1,4 @@
-"""Backups of an engine that goes on, and folders that are restored from them."""
+"""Online backups, and folders restored from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sealed_files_are_linked_and_found_again(tmp_path: Path) -> None:
             queue = await m.queue("orders")
             for _ in range(6):
                 await queue.publish_many([bytes(1000)] * 500)
-            await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+            await m._engine._node.checkpointer.seal_all()  # type: ignore[attr-defined]
             await queue.publish_many([b"in the log"] * 10)
             first = await m.backup(tmp_path / "vault")
             second = await m.backup(tmp_path / "vault")
@@ -52,7 +52,7 @@ def test_sealed_files_are_linked_and_found_again(tmp_path: Path) -> None:
             for made in (first, second):
                 inode = (made.path / "sealed" / name).stat().st_ino
                 assert inode == (tmp_path / "data" / "sealed" / name).stat().st_ino
-            # The source may drop its own.
+            # The source may drop its own file.
             await queue.purge()
         await millrace.restore(first.path, tmp_path / "again")
         assert findings(tmp_path / "again") == []
@@ -64,7 +64,7 @@ def test_sealed_files_are_linked_and_found_again(tmp_path: Path) -> None:
 
 
 def test_a_restored_folder_goes_its_own_way(tmp_path: Path) -> None:
-    """H1, H2: what the source leased after the backup is not taken for its own."""
+    """H1, H2: leases of the source after the backup are not valid in the restored folder."""
 
     async def main() -> None:
         async with opened(tmp_path / "data") as m:
@@ -93,19 +93,19 @@ def test_the_index_stands_still_while_it_is_copied(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "data") as m:
             queue = await m.queue("orders")
-            keeper = m._engine._node.keeper  # type: ignore[attr-defined]
-            async with keeper.pausing():
+            checkpointer = m._engine._node.checkpointer  # type: ignore[attr-defined]
+            async with checkpointer.pausing():
                 before = (tmp_path / "data" / "index" / "data.mdb").read_bytes()
-                waits = asyncio.ensure_future(keeper.checkpoint())
-                # Publishing goes on through several rounds of the keeper; not so much that the log
-                # is full, which nobody can empty meanwhile.
-                since = keeper.rounds
+                waits = asyncio.ensure_future(checkpointer.checkpoint())
+                # Publishing goes on for several checkpointer rounds, but without filling the log,
+                # which cannot be emptied during the pause.
+                since = checkpointer.rounds
                 for _ in range(3):
                     await queue.publish_many([bytes(1000)] * 500)
 
                 async def has_looked() -> bool:
                     await queue.publish(b"a little")
-                    return bool(keeper.rounds >= since + 3)
+                    return bool(checkpointer.rounds >= since + 3)
 
                 await eventually(has_looked)
                 assert not waits.done()
@@ -122,17 +122,17 @@ def test_no_file_goes_while_somebody_reads_it(tmp_path: Path) -> None:
             queue = await m.queue("orders")
             await queue.publish_many([bytes(1000)] * 500)
             node = m._engine._node  # type: ignore[attr-defined]
-            await node.keeper.seal_all()
+            await node.checkpointer.seal_all()
             [path] = list((tmp_path / "data" / "sealed").iterdir())
             with node.store.keeping_files():
                 await queue.purge()
-                await node.keeper.seal_all()
-                await node.keeper.checkpoint()
+                await node.checkpointer.seal_all()
+                await node.checkpointer.checkpoint()
                 assert path.exists()
 
             async def is_gone() -> bool:
                 await queue.publish(b"something to be written down")
-                await node.keeper.checkpoint()
+                await node.checkpointer.checkpoint()
                 return not path.exists()
 
             await eventually(is_gone)

@@ -1,4 +1,4 @@
-"""Small files that say how far something is: no damage to one is believed."""
+"""Checksummed state files: every damage is detected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from millrace import errors
 from millrace.maintenance import checksummed_json
-from millrace.maintenance.file_copy import write_whole
+from millrace.maintenance.file_copy import replace_file
 from tests.support.simulator.disk import SimDisk
 
 
@@ -23,7 +23,7 @@ STATE = _State(1_790_000_000_000, ("sealed/000000000001.arrow",))
 
 def test_what_is_written_is_read() -> None:
     disk = SimDisk(random.Random(1))
-    write_whole(disk, "state", checksummed_json.encode(STATE))
+    replace_file(disk, "state", checksummed_json.encode(STATE))
     assert checksummed_json.read(disk, "state", _State, hint="begin anew") == STATE
 
 
@@ -36,7 +36,7 @@ def test_no_flipped_bit_and_no_cut_is_believed() -> None:
         flipped[at // 8] ^= 1 << at % 8
         bad.append(bytes(flipped))
     for one in bad:
-        write_whole(disk, "state", one)
+        replace_file(disk, "state", one)
         with pytest.raises(errors.Corrupt, match="begin anew") as caught:
             checksummed_json.read(disk, "state", _State, hint="begin anew")
         assert caught.value.field == "state"

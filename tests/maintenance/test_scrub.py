@@ -1,4 +1,4 @@
-"""Scrubbing reads everything again, at its own pace, and tells of damage where it is."""
+"""Scrubbing reads everything again at its rate, and reports the place of damage."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.millrace import Millrace
-from millrace.maintenance import bounds
-from millrace.maintenance.scrub import Pace, Scrubber
+from millrace.maintenance.scrub import Scrubber, ScrubSchedule
 from millrace.node import Node
 from millrace.settings import Settings
 from tests.cli.program import flip
@@ -24,12 +23,12 @@ def node_of(m: Millrace) -> Node:
 
 
 async def fill(m: Millrace) -> list[Path]:
-    """Two queues, each in a sealed file of its own."""
+    """Fill two queues, each with a sealed file of its own."""
     for name in ("orders", "mail"):
         queue = await m.queue(name)
         for _ in range(2):
             await queue.publish_many([bytes(1000)] * 500)
-        await node_of(m).keeper.seal_all()
+        await node_of(m).checkpointer.seal_all()
     return []
 
 
@@ -51,14 +50,14 @@ def test_damage_is_found_and_refuses_the_rows_in_it_alone(tmp_path: Path) -> Non
                 return (await m.health()).damaged == (f"sealed/{first.name}",)
 
             await eventually(is_found)
-            # It was read and believed before; now it is not.
+            # It was read and verified before, and is now damaged.
             with pytest.raises(errors.Quarantined, match=first.name):
                 await orders.peek(10)
             assert len(await mail.peek(10)) == 10
             with pytest.raises(errors.Quarantined, match=first.name):
                 await orders.publish(b"refused")
             await mail.settle(await mail.lease(10))
-        # What was found is known to the next engine.
+        # The next engine knows the findings.
         async with opened(tmp_path / "data", settings=NEVER) as m:
             assert (await m.health()).damaged == (f"sealed/{first.name}",)
 
@@ -94,12 +93,16 @@ def test_a_damaged_segment_is_told_of(tmp_path: Path) -> None:
                 name = hold.segment().name
             flip(tmp_path / "data" / name, 4096 + 80)
             scrubber = Scrubber(
-                node_of(m)._ports.disk, node_of(m).store, node_of(m).log, Clock(), Pace(1 << 30, 1)
+                node_of(m)._ports.disk,
+                node_of(m).store,
+                node_of(m).log,
+                Clock(),
+                ScrubSchedule(1 << 30, 1),
             )
             scrubber._asked_ms = 0
-            scrubber.ask()
+            scrubber.due_bytes()
             scrubber.step(1 << 30)
-            scrubber.settle()
+            scrubber.publish_findings()
             assert scrubber.damaged == (name,)
             # The engine goes on.
             await queue.publish(b"more")
@@ -111,39 +114,39 @@ def test_it_keeps_its_pace_and_its_place(tmp_path: Path) -> None:
     async def main() -> None:
         clock = Clock()
         clock.stop()
-        rate = 2 * bounds.CARE_STEP_BYTES
+        rate = 2 * limits.CARE_STEP_BYTES
         async with opened(tmp_path / "data", settings=NEVER, clock=clock) as m:
             await fill(m)
             node = node_of(m)
 
             def made() -> Scrubber:
                 return Scrubber(
-                    node._ports.disk, node.store, node.log, clock, Pace(rate, 3_600_000)
+                    node._ports.disk, node.store, node.log, clock, ScrubSchedule(rate, 3_600_000)
                 )
 
             scrubber = made()
-            assert scrubber.ask() == 0
+            assert scrubber.due_bytes() == 0
             read = seconds = 0
             while not scrubber.ended_ms:
                 clock.forward(seconds=0.25)
                 seconds += 1
-                count = scrubber.ask()
+                count = scrubber.due_bytes()
                 assert count <= rate
                 scrubber.step(count)
                 read += count
                 if seconds == 4:
-                    # Another engine goes on behind the last file that was read.
+                    # Another engine resumes behind the last file that was read.
                     after = scrubber._state.after
                     scrubber = made()
                     assert scrubber._state.after == after
             assert read <= rate * (seconds / 4 + 1)
             assert seconds >= 3
-            # And the next pass comes in its time.
+            # The next pass begins in time.
             clock.forward(seconds=60)
-            assert scrubber.ask() == made().ask() == 0
+            assert scrubber.due_bytes() == made().due_bytes() == 0
             clock.forward(seconds=3600)
-            scrubber.ask()
+            scrubber.due_bytes()
             clock.forward(seconds=1)
-            assert scrubber.ask() > 0
+            assert scrubber.due_bytes() > 0
 
     run(main())

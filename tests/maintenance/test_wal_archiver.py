@@ -1,4 +1,4 @@
-"""An archive of the log: every point can be reached, and a gap is never crossed."""
+"""The WAL archive: every point can be restored, and a gap is never crossed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def node_of(m: Millrace) -> Node:
 
 
 async def recycle(m: Millrace) -> None:
-    """Have everything that is in the log released, as far as nobody holds it."""
-    await node_of(m).keeper.seal_all()
+    """Release all segments of the log that nobody holds."""
+    await node_of(m).checkpointer.seal_all()
 
 
 async def archive(m: Millrace) -> None:
-    follower = node_of(m).warden.follower
+    follower = node_of(m).supervisor.archiver
     assert follower is not None
     await follower.catch_up()
 
@@ -47,7 +47,7 @@ def test_what_is_recycled_was_archived_before(tmp_path: Path) -> None:
             for turn in range(8):
                 await queue.publish_many([b"%d" % turn] * 10)
                 await recycle(m)
-        # The next engine goes on by itself.
+        # The next engine resumes the archive on its own.
         async with opened(tmp_path / "data") as m:
             queue = await m.find("orders")
             await queue.publish(b"last")
@@ -89,7 +89,7 @@ def test_a_time_is_reached(tmp_path: Path) -> None:
 
 
 def test_what_the_archive_lacks_is_held_up_to_a_size(tmp_path: Path) -> None:
-    """The vault is away: the log is kept for it, and archived when it is back."""
+    """The repository is missing: the log is retained, and archived when it is back."""
 
     async def main() -> None:
         vault = tmp_path / "vault"
@@ -98,13 +98,13 @@ def test_what_the_archive_lacks_is_held_up_to_a_size(tmp_path: Path) -> None:
             await m.backup(vault, follow=True)
         vault.rename(tmp_path / "away")
         async with opened(tmp_path / "data", settings=PATIENT) as m:
-            # More of them than the log has segments ready: what is free is written over.
+            # More than the segments that are ready: free ones are overwritten.
             for turn in range(12):
                 await (await m.find("orders")).publish(b"%d" % turn)
                 await recycle(m)
             with pytest.raises(errors.NotFound, match="mounted"):
                 await archive(m)
-        # Nor is it recycled by the next engine, whose index does not need it.
+        # Nor does the next engine recycle it, whose index does not need it.
         async with opened(tmp_path / "data", settings=PATIENT) as m:
             (tmp_path / "away").rename(vault)
             await archive(m)

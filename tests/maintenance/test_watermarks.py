@@ -1,4 +1,4 @@
-"""Watermarks refuse what grows, let the rest go on, and end by themselves."""
+"""Watermarks refuse requests that grow, accept the others, and end by themselves."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from millrace.client.millrace import Millrace
 from millrace.maintenance.watermarks import Watermarks, memory_used
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
-from millrace.wal.files import RealDisk
+from millrace.wal.disk import RealDisk
 from tests.client.harness import eventually, run
 
 MARKED = Settings(segment_bytes=1024 * 1024, disk_low=1_000_000, memory_high=5_000_000)
 
 
 class Machine:
-    """A disk and a memory of which the test says how much is left."""
+    """A disk and a memory whose free space the test sets."""
 
     def __init__(self) -> None:
         self.free = 1 << 40
@@ -86,10 +86,10 @@ def test_what_grows_is_refused_and_the_rest_goes_on(tmp_path: Path, what: str) -
             await lease.release()
             await queue.purge()
             assert (await queue.stats())["live"] == 0
-            # A little more is not enough, or it would come and go.
+            # A little more is not enough, because of the hysteresis.
             machine.free, machine.used = 1_000_001, 4_999_999
-            await m._engine._node.keeper.reclaim()  # type: ignore[attr-defined]
-            m._engine._node.warden.look()  # type: ignore[attr-defined]
+            await m._engine._node.checkpointer.reclaim()  # type: ignore[attr-defined]
+            m._engine._node.supervisor.poll()  # type: ignore[attr-defined]
             assert (await m.health()).refuses is not None
             machine.free, machine.used = 1 << 40, 0
 
@@ -109,7 +109,7 @@ def test_without_marks_nothing_is_measured() -> None:
     marks = Watermarks(
         disk_low=0, memory_high=None, free_bytes=never, used_bytes=never, trim=lambda: None
     )
-    marks.look()
+    marks.measure()
     marks.check()
 
 
@@ -122,12 +122,12 @@ def test_memory_that_is_short_is_given_back() -> None:
         used_bytes=lambda: used[0],
         trim=lambda: trimmed.append(1),
     )
-    marks.look()
+    marks.measure()
     assert marks.is_short_of_memory
     assert not trimmed
     for now, is_over in ((75, False), (71, False), (70, True)):
         used[0] = now
-        marks.look()
+        marks.measure()
         assert (marks.refusal is None) == is_over
     assert len(trimmed) == 3
 

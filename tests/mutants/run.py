@@ -157,6 +157,8 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
         }
         command = [
             *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "tests.mutants.guard"),
+            # The bytecode of tests whose asserts pytest rewrites is another: it would compile them.
+            "--assert=plain",
             *("-o", f"cache_dir={folder}/cache"),
             *(("-o", f"timeout={TEST_SECONDS_MAX}") if mutant is not None else ()),
             *("--basetemp", f"{folder}/tests", "--hypothesis-seed=0", *tests),

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +21,13 @@ MUTANTS = load()
 MUTANTS_MIN = 25
 LAYERS = {"core", "wal", "journal", "store", "engine", "client"}
 
-TESTS = ["tests/core/test_receipt.py"]
+TESTS = ["tests/core/format/test_receipt.py"]
 """Any quick tests."""
 
 HARMLESS = Mutant(
     "harmless",
     "a comment changes nothing",
-    "core/receipt.py",
+    "core/format/receipt.py",
     "def seal(",
     "# Nobody notices.\ndef seal(",
     TESTS,
@@ -46,6 +49,26 @@ def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
         assert not name or f"def {name.partition('[')[0]}(" in found.read_text(), test
 
 
+WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+
+MADE_UP = {"Octets", "lease_open", "rotate"}
+"""Names that mutants define, write into texts, or call on types of the standard library."""
+
+
+def test_a_mutant_names_only_what_there_is() -> None:
+    """One that calls what was renamed is caught by its own error, and proves nothing."""
+    known = {*dir(builtins), *keyword.kwlist, *MADE_UP}
+    for path in (ROOT / "src").rglob("*.py"):
+        known.update(WORD.findall(path.read_text(encoding="utf-8")))
+    unknown = {
+        mutant.name: gone
+        for mutant in MUTANTS
+        if (gone := {*WORD.findall(mutant.new)} - {*WORD.findall(mutant.old)} - known)
+    }
+    assert not unknown
+
+
+@pytest.mark.process
 def test_all_tests_that_are_named_are_there() -> None:
     """`make mutants` runs them all at once, and stops where one of them is not found."""
     named = sorted({test for mutant in MUTANTS for test in mutant.tests})
@@ -62,6 +85,7 @@ def test_there_are_enough_of_them_in_every_layer() -> None:
     assert all(layers.count(layer) >= 3 for layer in LAYERS), layers
 
 
+@pytest.mark.process
 def test_a_sample_is_caught() -> None:
     command = [sys.executable, "tests/mutants/run.py", "--sample", "6", "--seed", "1"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -78,16 +102,19 @@ def test_the_whole_list_may_be_run_in_parts() -> None:
 # --- The hunt itself ------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_what_nobody_notices_survives() -> None:
     assert not try_tests(ROOT, HARMLESS, TESTS).failed
 
 
+@pytest.mark.process
 def test_what_cannot_be_imported_is_not_caught() -> None:
     broken = Mutant("broken", "", HARMLESS.file, "import hmac\n", "import no_such_module\n", TESTS)
     with pytest.raises(Unfit, match="no_such_module"):
         try_tests(ROOT, broken, TESTS)
 
 
+@pytest.mark.process
 def test_what_does_not_work_is_not_caught() -> None:
     slip = Mutant(
         "slip", "", HARMLESS.file, "        proven = _BODY.pack(", "        no_such_name(", TESTS
@@ -96,6 +123,7 @@ def test_what_does_not_work_is_not_caught() -> None:
         try_tests(ROOT, slip, TESTS)
 
 
+@pytest.mark.process
 def test_another_source_is_noticed(tmp_path: Path) -> None:
     """Where the copy is not what is imported, everything survives: so it was, once."""
     for part in ("tests", "pyproject.toml"):

@@ -15,7 +15,7 @@ import pytest
 from millrace import Message, Settings, limits, sync
 from millrace.errors import Refused, Retry, Stale
 from millrace.pipeline import DeclaredSink, Run, Setting, rewind_pipeline, run_pipeline
-from millrace.pipeline.outlet import Patience
+from millrace.pipeline.sink_session import Patience
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 from tests.pipeline.ledger import Ledger

@@ -1,8 +1,8 @@
 """The core against the naive model: the same commands, the same answers, the same rows.
 
 Commands are decided alone or together, committed at once or later; the decider crashes and loads
-its views again, or another history takes over and loses what came last. Whenever all is folded,
-what the decider kept ahead must be what is loaded from the cells.
+its views again, or another history takes over and loses the last batches. Whenever all is folded,
+the decider's memory must equal the state that is loaded from the cells.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.answers import Leased, Outcome, Published, SnapshotRef
-from millrace.core.block import Block
+from millrace.core.answers import (
+    Leased,
+    Outcome,
+    PublishResult,
+    SnapshotRef,
+)
+from millrace.core.cells import CursorCell
 from millrace.core.commands import (
-    Bury,
+    ApplyTransaction,
     Command,
     CommitCursor,
     Configure,
@@ -31,36 +36,36 @@ from millrace.core.commands import (
     Discard,
     DropStage,
     Extend,
-    Lease,
+    LeaseMessages,
+    MoveDeadLetters,
     NextSnapshot,
-    Numbered,
     OpenCursor,
     Pin,
+    ProducerNumber,
     Publish,
     PublishStaged,
     Purge,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
     Settle,
     Stage,
     Tick,
-    Transaction,
     Unpin,
 )
-from millrace.core.fold import Reader
-from millrace.core.leased_commands import Replace
+from millrace.core.format.block import Block
 from millrace.core.model import (
     CATALOG,
-    CursorCell,
+    CursorPosition,
     Death,
     LeaseId,
-    Message,
-    Position,
-    QueueSpec,
+    NewMessage,
     ShardId,
-    Start,
+    StartPoint,
 )
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import Reader
 from tests.support.models.commit_group import Group, Result
 from tests.support.models.parts import Limits
 from tests.support.models.shard import Model
@@ -78,7 +83,7 @@ def plain(answer: Result) -> object:
     match answer:
         case Exception():
             return type(answer).__name__
-        case Published():
+        case PublishResult():
             where = (answer.seqs or answer.first, answer.count)
             return (*where, "repeated") if answer.repeated else where
         case Leased():
@@ -98,7 +103,7 @@ def plain(answer: Result) -> object:
 
 @dataclass
 class Receipt:
-    """What a worker got from a lease call."""
+    """The receipt of a lease call."""
 
     lease: int
     token: int
@@ -116,7 +121,7 @@ class Follower:
     history: bytes
     seq: int
     base: int
-    """What was purged when it began."""
+    """Seq up to which rows were purged when it began."""
 
 
 @dataclass
@@ -129,7 +134,7 @@ class Waiting:
 
 
 class Driver:
-    """The core and the model side by side, and those who use them."""
+    """The core and the model, driven by the same users."""
 
     model_class = Model
 
@@ -197,7 +202,7 @@ class Driver:
         self._go_back(len(self.group.log))
 
     def _lose_answers(self) -> None:
-        """What was not committed was not answered either."""
+        """Drop the answers of uncommitted commands."""
         committed = len(self.group.log)
         self.receipts = [receipt for receipt in self.receipts if receipt.entry <= committed]
 
@@ -225,7 +230,7 @@ class Driver:
             self.model.limits = limits
             return spec
 
-        # What was settled under "log" would never end: there is no way back.
+        # Messages settled under "log" would never end: there is no way back.
         self.was_log = self.was_log or log
         spec = make_spec(limits, keyed=self.model.keyed, log=self.was_log)
         self.ask(Configure(spec), expect)
@@ -236,7 +241,7 @@ class Driver:
 
     def publish(
         self,
-        messages: list[Message],
+        messages: list[NewMessage],
         *,
         is_block: bool,
         number: int | None,
@@ -248,11 +253,11 @@ class Driver:
             return
         wanted = max(1, self.model.producers.get("p", (0, {}))[0] + number)
         self.ask(
-            Publish(rows, Numbered("p", wanted), ids=ids),
+            Publish(rows, ProducerNumber("p", wanted), ids=ids),
             lambda: self.model.publish(messages, "p", wanted, ids),
         )
 
-    def stage(self, name: str, messages: list[Message]) -> None:
+    def stage(self, name: str, messages: list[NewMessage]) -> None:
         self.ask(Stage(name, Block.of_messages(messages)), lambda: self.model.stage(name, messages))
 
     def publish_staged(self, names: list[str]) -> None:
@@ -271,12 +276,12 @@ class Driver:
                 self.receipts.append(receipt)
 
         self.ask(
-            Lease(count, lease_ms, attempt),
+            LeaseMessages(count, lease_ms, attempt),
             lambda: self.model.lease(count, lease_ms, token, attempt),
             keep,
         )
 
-    def replace(self, receipt: Receipt, seq: int, message: Message) -> None:
+    def replace(self, receipt: Receipt, seq: int, message: NewMessage) -> None:
         self.token += 1
         token = self.token
 
@@ -344,20 +349,20 @@ class Driver:
         )
 
     def bury(self, *, is_late: bool) -> None:
-        """What the mover does; it may come late, with what it has read of earlier."""
+        """Move dead letters as the mover does; perhaps late, with rows that it has read earlier."""
         view = self.group.view(QUEUE)
         assert view is not None
         seqs = view.doomed | self.read_of if is_late else view.doomed
         rows = self.group.store.rows(QUEUE, seqs)
         self.read_of = BitMap64([row.seq for row in rows])
         letters = tuple(
-            (row.seq, row.time_ms, Message(row.body, row.key, row.headers)) for row in rows
+            (row.seq, row.time_ms, NewMessage(row.body, row.key, row.headers)) for row in rows
         )
         named = list(self.read_of)
-        self.ask(Bury(letters), lambda: self.model.bury(named))
+        self.ask(MoveDeadLetters(letters), lambda: self.model.bury(named))
 
     def rewind(self, start: int) -> None:
-        place = Start.END if start < 0 else start
+        place = StartPoint.END if start < 0 else start
         self.ask(Rewind(place), lambda: self.model.rewind(start))
 
     def extend(
@@ -379,7 +384,7 @@ class Driver:
         self.ask(Extend(lease, found, receipt.history, lease_ms, on_time, 0, is_any), expected)
 
     def transact(
-        self, receipt: Receipt, seqs: list[int], messages: list[Message], *, is_first: bool
+        self, receipt: Receipt, seqs: list[int], messages: list[NewMessage], *, is_first: bool
     ) -> None:
         """Settle and publish at once: the way of a worker that must do neither twice."""
         settle = Settle(LeaseId(receipt.lease), BitMap64(seqs), receipt.history)
@@ -397,20 +402,20 @@ class Driver:
             return (where, done) if is_first else (done, where)
 
         parts = ((QUEUE, settle), (QUEUE, publish))
-        self.ask(Transaction((parts[1], parts[0]) if is_first else parts), expect)
+        self.ask(ApplyTransaction((parts[1], parts[0]) if is_first else parts), expect)
 
     # --- Cursors ------------------------------------------------------------------------------
 
     def open_cursor(self, name: str, start: int, *, retain: bool) -> None:
         self.ask(
-            OpenCursor(name, Start.END if start < 0 else Start.BEGINNING, retain),
+            OpenCursor(name, StartPoint.END if start < 0 else StartPoint.BEGINNING, retain),
             lambda: self.model.open_cursor(name, start, retain=retain),
             lambda answer: self._keep_id(name, answer),
         )
 
     def reset_cursor(self, name: str, start: int) -> None:
         self.ask(
-            ResetCursor(name, Start.END if start < 0 else Start.BEGINNING),
+            ResetCursor(name, StartPoint.END if start < 0 else StartPoint.BEGINNING),
             lambda: self.model.reset(name, start),
             lambda answer: self._keep_id(name, answer),
         )
@@ -439,7 +444,7 @@ class Driver:
     def commit(self, name: str, seq: int) -> None:
         ref = self.refs[name]
         cursor_id = self.ids.get(name, 0)
-        position = Position(ref.history, seq, ref.start, ref.boundary)
+        position = CursorPosition(ref.history, seq, ref.start, ref.boundary)
 
         def expect() -> object:
             cursor = self.model.cursors.get(name)
@@ -453,7 +458,7 @@ class Driver:
     # --- A follower that keeps a table -----------------------------------------------------------
 
     def commit_all(self) -> None:
-        """Decide and commit what waits: a reader is answered only then."""
+        """Decide and commit all waiting commands: only then readers get their answers."""
         self.together = False
         if self.waiting:
             self.decide()
@@ -514,7 +519,7 @@ class Driver:
         if is_whole:
             self._check_table(ref, table)
         if commits:
-            position = Position(ref.history, seq, ref.start, ref.boundary)
+            position = CursorPosition(ref.history, seq, ref.start, ref.boundary)
             self.ask(
                 CommitCursor("f", self.ids["f"], position),
                 lambda: self.model.commit("f", self.ids["f"], seq, ref.start, ref.boundary),
@@ -532,7 +537,7 @@ class Driver:
             assert table == self._replay(ref.boundary)
 
     def has_dead(self) -> bool:
-        """Whether some were dropped or moved: nobody keeps those for followers."""
+        """Return True if messages were dropped or moved: followers do not get those."""
         ends = ("dropped", "dead_lettered")
         return any(row.state in ends for row in self.model.rows.values())
 
@@ -551,7 +556,7 @@ class Driver:
         return table
 
     def start_over(self) -> None:
-        """What its table holds cannot be mended: begin again with an empty one."""
+        """Begin again with an empty table, since its content cannot be repaired."""
         self.reset_cursor("f", 0)
         self.commit_all()
         self.is_exact = self.model.log and self.is_fixed
@@ -579,7 +584,7 @@ class Driver:
         self._check_dead()
 
     def _check_dead(self) -> None:
-        """What the other queue holds is what was moved there: all of it, once, and with its why."""
+        """Check that the dead-letter queue holds all moved messages, once, with their reasons."""
         rows = self.group.store.rows(DEAD, BitMap64(range(1, len(self.model.dead) + 2)))
         found = []
         for row in rows:
@@ -743,11 +748,13 @@ class CoreMachine(RuleBasedStateMachine):
             case _:
                 self._follow(kind, data)
 
-    def _messages(self, data: st.DataObject) -> list[Message]:
+    def _messages(self, data: st.DataObject) -> list[NewMessage]:
         items = data.draw(MESSAGES)
         if not self.driver.model.keyed and data.draw(st.integers(0, 9)):
             items = [(key, body or b"") for key, body in items]
-        return [Message(body, key, (("h", b"v"),) if body == b"x" else ()) for key, body in items]
+        return [
+            NewMessage(body, key, (("h", b"v"),) if body == b"x" else ()) for key, body in items
+        ]
 
     def _work(self, kind: str, data: st.DataObject) -> None:
         driver = self.driver
@@ -771,7 +778,7 @@ class CoreMachine(RuleBasedStateMachine):
             case "discard":
                 driver.discard(receipt, seqs)
             case "replace":
-                driver.replace(receipt, seqs[0], Message(b"r", data.draw(KEYS)))
+                driver.replace(receipt, seqs[0], NewMessage(b"r", data.draw(KEYS)))
             case "extend":
                 for_ms = data.draw(st.sampled_from([1, 90_000]))
                 is_any = data.draw(SOMETIMES)
@@ -857,7 +864,7 @@ TestCoreModel = CoreMachine.TestCase
 
 def test_an_id_in_flight_that_is_over_keeps_no_message_back() -> None:
     driver = Driver(keyed=True, log=False, retain=False, limits=Limits())
-    one = [Message(b"x", b"a")]
+    one = [NewMessage(b"x", b"a")]
     for _ in range(2):
         driver.publish(one, is_block=False, number=None, ids=())
     driver.group.fold(1)

@@ -1,8 +1,8 @@
 """resync(any state) = fold(all batches), between both stores, in all combinations.
 
 A commit group decides random commands. The source folds everything; the target stops somewhere on
-the way, is perhaps led astray by another history, and is then brought to the source's state: by
-what the group did since, or by state. After that both fold the same batches and must stay the same.
+the way, perhaps follows another history, and is then brought to the source's state: by recent
+batches, or by state transfer. After that both fold the same batches and must stay the same.
 """
 
 from __future__ import annotations
@@ -17,38 +17,45 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from millrace.core.answers import Leased, SnapshotRef
-from millrace.core.block import Block
+from millrace.core.cells import CursorCell
 from millrace.core.changes import Entry
 from millrace.core.commands import (
-    Aside,
     Command,
     CommitCursor,
     CreateQueue,
     DropStage,
-    Lease,
+    LeaseMessages,
     NextSnapshot,
     OpenCursor,
     Pin,
     Publish,
     PublishStaged,
     Purge,
+    RowSchedule,
     Settle,
     Stage,
     Tick,
     Unpin,
 )
+from millrace.core.format.block import Block
 from millrace.core.model import (
     CATALOG,
-    CursorCell,
+    CursorPosition,
     Epoch,
-    Message,
-    Position,
-    QueueSpec,
+    NewMessage,
     ShardId,
-    Start,
+    StartPoint,
 )
-from millrace.journal.past import entries_since
-from millrace.store.resync import State, Suffix, catch_up, choose, resync, send_state
+from millrace.core.spec import QueueSpec
+from millrace.journal.entries_since import entries_since
+from millrace.store.resync import (
+    SendEntries,
+    SendState,
+    catch_up,
+    choose,
+    resync,
+    send_state,
+)
 from tests.support.contracts.compare_stores import GROUP, compare
 from tests.support.contracts.store_subject import DiskSubject, MemorySubject, simulated
 from tests.support.models.commit_group import Group
@@ -83,7 +90,7 @@ class Program:
     def publish_aside(self) -> Publish:
         messages = self.messages()
         priority, delay_ms = self.chance.choice([(9, None), (4, 1_000), (0, 5_000)])
-        aside = Aside(0, self.chance.randint(1, len(messages)), priority, delay_ms)
+        aside = RowSchedule(0, self.chance.randint(1, len(messages)), priority, delay_ms)
         return Publish(tuple(messages), None, (aside,))
 
     def step(self) -> None:
@@ -94,12 +101,12 @@ class Program:
             Publish(tuple(self.messages())),
             Publish(Block.of_messages(self.messages())),
             self.publish_aside(),
-            Lease(chance.randint(1, 20), 1_000),
+            LeaseMessages(chance.randint(1, 20), 1_000),
             Pin(100_000),
             Stage(name, Block.of_messages(self.messages())),
             PublishStaged((name,)),
             DropStage(name),
-            OpenCursor(cursor, Start.BEGINNING, retain=True),
+            OpenCursor(cursor, StartPoint.BEGINNING, retain=True),
             NextSnapshot(cursor, self.cursors.get(cursor, 0), 0, 100_000),
             Tick(),
         ]
@@ -122,19 +129,19 @@ class Program:
                 self.pins.append(answer)
             case SnapshotRef() if chance.random() < 0.7:
                 end = answer.boundary
-                place = Position(answer.history, end, min(answer.start, end), end)
+                place = CursorPosition(answer.history, end, min(answer.start, end), end)
                 self.group.ask((QUEUE, CommitCursor(cursor, self.cursors[cursor], place)))
             case CursorCell():
                 self.cursors[cursor] = answer.id
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[NewMessage]:
         chance = self.chance
-        found: list[Message] = []
+        found: list[NewMessage] = []
         for _ in range(chance.randint(1, 25)):
             key = chance.choice([*KEYS, None])
             gone = self.keyed and key is not None and chance.random() < 0.2
             headers = (("h", b"v"),) if chance.random() < 0.2 else ()
-            found.append(Message(None if gone else chance.randbytes(20), key, headers))
+            found.append(NewMessage(None if gone else chance.randbytes(20), key, headers))
         return found
 
 
@@ -150,7 +157,7 @@ def rest_of(subject: Pair) -> Callable[[], None]:
 
 
 def bring(source: Pair, target: Pair, chance: random.Random) -> None:
-    """Resync every shard, and say up to which entry the target now is."""
+    """Resync every shard, and return up to which entry the target now is."""
     if isinstance(target, DiskSubject):
         target.settle()
     if chance.random() < 0.5 and by_suffix(source, target):
@@ -212,6 +219,7 @@ def break_off(source: Pair, target: DiskSubject, shard: ShardId) -> None:
 STORES: dict[str, Make] = {"memory": MemorySubject, "disk": simulated}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", STORES)
 @pytest.mark.parametrize("source", STORES)
 def test_resync_is_fold(source: str, to: str) -> None:
@@ -270,7 +278,7 @@ def _check(
     ("seed", "shared", "keyed"), [(19, 14, False), (19, 30, True), (0, 30, True)]
 )
 def test_what_begins_before_the_front_is_not_gone(seed: int, shared: int, *, keyed: bool) -> None:
-    """Found: the target keeps a place of its own that begins below what is gone at the source."""
+    """Regression: the target keeps a region of its own that begins below the source's front."""
     _check(STORES["memory"], STORES["disk"], seed, shared, 0, keyed=keyed)
 
 
@@ -290,7 +298,7 @@ def test_a_suffix_is_sent_as_long_as_the_log_has_it() -> None:
     other = Program(4, keyed=True)
     other.group.log = list(program.group.log)
     other.group.take_over("astray", len(entries) // 2)
-    other.group.ask((QUEUE, Publish((Message(b"nobody else has it"),))))
+    other.group.ask((QUEUE, Publish((NewMessage(b"nobody else has it"),))))
     for entry in other.group.committed()[len(entries) // 2 :]:
         astray.feed(entry)
     assert not by_suffix(source, astray)
@@ -301,7 +309,7 @@ def test_a_suffix_is_sent_as_long_as_the_log_has_it() -> None:
 
 
 def test_a_suffix_is_chosen_where_it_can_be_had() -> None:
-    """What is only behind is sent batches; what went astray, or too far behind, is sent state."""
+    """A target that lags is sent batches; one that diverged, or lags too far, is sent state."""
     program = Program(1, keyed=True)
     program.run(20)
     source, target = MemorySubject(), MemorySubject()
@@ -314,10 +322,10 @@ def test_a_suffix_is_chosen_where_it_can_be_had() -> None:
     assert export is not None
     meta = target.store.meta(QUEUE)
     assert meta is not None
-    assert choose(export, meta, lambda _: True) == Suffix(meta.index)
-    assert choose(export, meta, lambda index: index > meta.index) == State(meta.last_seq)
-    assert choose(export, None, lambda _: True) == Suffix(0)
-    assert choose(export, None, lambda _: False) == State(0)
+    assert choose(export, meta, lambda _: True) == SendEntries(meta.index)
+    assert choose(export, meta, lambda index: index > meta.index) == SendState(meta.last_seq)
+    assert choose(export, None, lambda _: True) == SendEntries(0)
+    assert choose(export, None, lambda _: False) == SendState(0)
     program.group.take_over("other", 12)
     program.run(5)
     astray = MemorySubject()
@@ -325,4 +333,4 @@ def test_a_suffix_is_chosen_where_it_can_be_had() -> None:
         astray.feed(entry)
     wrong = astray.store.meta(QUEUE)
     assert wrong is not None
-    assert choose(export, wrong, lambda _: True) == State(0)
+    assert choose(export, wrong, lambda _: True) == SendState(0)

@@ -1,4 +1,4 @@
-"""The core with sessions against the naive model: as the core against its own."""
+"""The core with sessions against the naive model with sessions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import pytest
 from hypothesis import strategies as st
 
 from millrace.core.commands import Command
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
-    Delivered,
     GrantCredit,
     Granted,
     OpenSession,
     Receive,
+    ReceiveResult,
     ResumeSession,
     SessionRef,
     SuspectSession,
@@ -42,7 +43,7 @@ def plain(answer: Result) -> object:
     match answer:
         case SessionRef():
             return (answer.claim.session, answer.credit, answer.next)
-        case Delivered():
+        case ReceiveResult():
             told = [
                 (number, one.lease, seq, *one.counts.get(seq, (1, 0)))
                 for one in answer.deliveries
@@ -56,7 +57,7 @@ def plain(answer: Result) -> object:
 
 
 class SessionDriver(Driver):
-    """Consumers with sessions, beside all others."""
+    """Consumers with sessions, next to all other users."""
 
     model_class = SessionModel
 
@@ -116,14 +117,14 @@ class SessionDriver(Driver):
         )
 
     def receive(self, known: Known, back: int, count: int) -> None:
-        """Expect what comes `back` numbers before the next one."""
+        """Receive with an expected number `back` before the next one."""
         session = self.sessions.sessions.get(known.claim.session)
         expected = max(0, len(session.deliveries) - back) if session is not None else 0
         self.token += 1
         token = self.token
 
         def keep(answer: Result) -> None:
-            for one in answer.deliveries if isinstance(answer, Delivered) else ():
+            for one in answer.deliveries if isinstance(answer, ReceiveResult) else ():
                 given = self.model.leases[one.lease].token
                 history, seqs = self.group.history, sorted(one.numbers)
                 self.receipts.append(Receipt(one.lease, given, history, seqs, self.entries()))
@@ -208,4 +209,4 @@ class SessionMachine(CoreMachine):
 
 
 SessionMachine.TestCase.settings = CoreMachine.TestCase.settings
-TestSessionModel = SessionMachine.TestCase
+TestSessionModel = pytest.mark.slow(SessionMachine.TestCase)

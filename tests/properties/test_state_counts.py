@@ -1,4 +1,4 @@
-"""Counts of messages by state balance with what `explain` says of each, and with the counters."""
+"""Counts of messages by state agree with `explain` of each message, and with the counters."""
 
 from __future__ import annotations
 
@@ -9,25 +9,33 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from millrace.core.answers import Explanation, Leased
+from millrace.core.answers import Explanation, Holders, Leased
 from millrace.core.commands import (
-    Aside,
-    Bury,
     Command,
     CreateQueue,
     Discard,
     Explain,
     Extend,
-    Lease,
+    LeaseMessages,
+    ListHolders,
+    MoveDeadLetters,
     Publish,
     Purge,
     Release,
+    Replace,
+    RowSchedule,
+    RowTtl,
     Settle,
     Tick,
 )
-from millrace.core.holder import Holders, ListHolders
-from millrace.core.leased_commands import Life, Replace
-from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, Seq, ShardId
+from millrace.core.model import (
+    CATALOG,
+    LeaseId,
+    NewMessage,
+    Seq,
+    ShardId,
+)
+from millrace.core.spec import QueueSpec
 from tests.support.models.commit_group import Group
 
 DEAD, QUEUE = ShardId(1), ShardId(2)
@@ -79,15 +87,15 @@ class Runner:
         """One step; one that is refused is as good as any."""
         verb, at, count = step
         history = self.group.history
-        messages = tuple(Message(b"x", b"k%d" % ((at + n) % 4)) for n in range(count))
+        messages = tuple(NewMessage(b"x", b"k%d" % ((at + n) % 4)) for n in range(count))
         if verb == "publish":
             self.ask(Publish(messages))
         elif verb == "delayed":
-            self.ask(Publish(messages, aside=(Aside(0, count, 4, (at + 1) * 1_000),)))
+            self.ask(Publish(messages, aside=(RowSchedule(0, count, 4, (at + 1) * 1_000),)))
         elif verb == "brief":
-            self.ask(Publish(messages, lives=(Life(0, count, (at + 1) * 1_000),)))
+            self.ask(Publish(messages, lives=(RowTtl(0, count, (at + 1) * 1_000),)))
         elif verb == "lease":
-            answer = self.ask(Lease(count, (at + 1) * 1_000))
+            answer = self.ask(LeaseMessages(count, (at + 1) * 1_000))
             if isinstance(answer, Leased) and answer.seqs:
                 self.leases.append((answer.lease, BitMap64(answer.seqs)))
         elif verb == "wait":
@@ -96,7 +104,11 @@ class Runner:
             view = self.group.view(QUEUE)
             assert view is not None
             rows = self.group.store.rows(QUEUE, BitMap64(list(view.doomed)[:count]))
-            self.ask(Bury(tuple((row.seq, row.time_ms, Message(b"x", row.key)) for row in rows)))
+            self.ask(
+                MoveDeadLetters(
+                    tuple((row.seq, row.time_ms, NewMessage(b"x", row.key)) for row in rows)
+                )
+            )
         elif verb == "tick":
             self.ask(Tick())
         elif verb == "purge":
@@ -118,7 +130,7 @@ class Runner:
             self.ask(commands[verb])
 
     def check(self) -> None:
-        """Compare the counts with what is said of each message."""
+        """Compare the counts with the explanation of each message."""
         view = self.group.view(QUEUE)
         meta = self.group.store.meta(QUEUE)
         assert view is not None

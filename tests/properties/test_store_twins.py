@@ -1,8 +1,8 @@
-"""The disk store against its naive twin: whatever happens to where things lie, nobody notices.
+"""The disk store against its naive twin: the place of data on disk is never visible.
 
 Random commands are decided by the shipped core and folded into both stores. The disk store is
-checkpointed, sealed, rewritten, reopened and killed in between, and after each step both are asked
-every question there is.
+checkpointed, sealed, rewritten, reopened and killed in between, and after each step both are
+compared by all queries.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 import os
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap64
 
 from millrace.core.answers import Leased, QueueRef, SnapshotRef
-from millrace.core.block import Block
+from millrace.core.cells import CursorCell
 from millrace.core.commands import (
-    Aside,
     Command,
     CommitCursor,
     CreateQueue,
     DeleteCursor,
     DeleteQueue,
     DropStage,
-    Lease,
+    LeaseMessages,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -33,12 +33,21 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Release,
+    RowSchedule,
     Settle,
     Stage,
     Tick,
     Unpin,
 )
-from millrace.core.model import CATALOG, CursorCell, Message, Position, QueueSpec, ShardId, Start
+from millrace.core.format.block import Block
+from millrace.core.model import (
+    CATALOG,
+    CursorPosition,
+    NewMessage,
+    ShardId,
+    StartPoint,
+)
+from millrace.core.spec import QueueSpec
 from tests.support.contracts.compare_stores import compare
 from tests.support.contracts.store_subject import simulated
 from tests.support.contracts.story import DISTURBANCES
@@ -97,12 +106,14 @@ class Twins(RuleBasedStateMachine):
             self.subject.feed(entry)
             self.fed += 1
 
-    def messages(self, queue: int, parts: list[tuple[bytes, int, object, bool]]) -> list[Message]:
-        found: list[Message] = []
+    def messages(
+        self, queue: int, parts: list[tuple[bytes, int, object, bool]]
+    ) -> list[NewMessage]:
+        found: list[NewMessage] = []
         for body, key, pairs, delete in parts:
             named = KEYS[key] if key < len(KEYS) else None
             gone = delete and queue == 0 and named is not None
-            found.append(Message(None if gone else body, named, pairs))  # type: ignore[arg-type]
+            found.append(NewMessage(None if gone else body, named, pairs))  # type: ignore[arg-type]
         return found
 
     rows = st.lists(
@@ -137,12 +148,12 @@ class Twins(RuleBasedStateMachine):
         parts: list[tuple[bytes, int, object, bool]],
         turn: tuple[int, int | None],
     ) -> None:
-        aside = Aside(len(parts) // 2, len(parts) - len(parts) // 2, *turn)
+        aside = RowSchedule(len(parts) // 2, len(parts) - len(parts) // 2, *turn)
         self.ask(queue, Publish(tuple(self.messages(queue, parts)), None, (aside,)))
 
     @rule(queue=queues, count=st.integers(1, 40))
     def lease(self, queue: int, count: int) -> None:
-        [answer] = self.ask(queue, Lease(count, 1_000))
+        [answer] = self.ask(queue, LeaseMessages(count, 1_000))
         if isinstance(answer, Leased) and answer.seqs:
             self.leases.append((self.shards[queue], answer))
 
@@ -189,7 +200,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(queue=queues, name=st.sampled_from(CURSORS), retain=st.booleans())
     def open_cursor(self, queue: int, name: str, *, retain: bool) -> None:
-        [answer] = self.ask(queue, OpenCursor(name, Start.BEGINNING, retain))
+        [answer] = self.ask(queue, OpenCursor(name, StartPoint.BEGINNING, retain))
         if isinstance(answer, CursorCell):
             self.cursors[self.shards[queue], name] = answer.id
 
@@ -202,7 +213,9 @@ class Twins(RuleBasedStateMachine):
             end = ref.boundary
             self.ask(
                 queue,
-                CommitCursor(name, cursor, Position(ref.history, end, min(ref.start, end), end)),
+                CommitCursor(
+                    name, cursor, CursorPosition(ref.history, end, min(ref.start, end), end)
+                ),
             )
 
     @rule(queue=queues, name=st.sampled_from(CURSORS))
@@ -259,7 +272,7 @@ class Twins(RuleBasedStateMachine):
             compare(self.subject.store, self.group.store, KEYS)
 
 
-TestTwins = Twins.TestCase
+TestTwins = pytest.mark.slow(Twins.TestCase)
 TestTwins.settings = settings(
     max_examples=int(os.environ.get("TWINS", "60")),
     stateful_step_count=30,

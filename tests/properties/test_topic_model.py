@@ -1,7 +1,9 @@
-"""Topics against a naive model: whatever is decided together, held back, lost or taken over, each
-queue has what came to the topic while it was subscribed and passes the filter, once and in order.
-What comes to a durable subscription while there is no queue is a dead letter once, or counted as
-dropped once; so is what is too large for the queue.
+"""Topics against a naive model.
+
+Whatever is decided together, delayed, lost or taken over, each queue has the rows that were
+published while it was subscribed and pass the filter, once and in order. Rows for a durable
+subscription without a queue are dead letters once, or counted as dropped once; so are rows that are
+too large for the queue.
 """
 
 from __future__ import annotations
@@ -14,20 +16,19 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millrace.core import filters
-from millrace.core.block import Block
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
     Command,
     Configure,
     CreateQueue,
     DeleteQueue,
-    Numbered,
+    ProducerNumber,
     Publish,
     SpecPart,
 )
-from millrace.core.fold import Reader
-from millrace.core.model import CATALOG, Message, ShardId
+from millrace.core.format.block import Block
+from millrace.core.model import CATALOG, NewMessage, ShardId
+from millrace.core.state.fold import Reader
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     CreateTopic,
@@ -36,6 +37,7 @@ from millrace.core.topic_commands import (
     Subscribe,
     Unsubscribe,
 )
+from millrace.core.topics import filters
 from millrace.errors import MillraceError
 from tests.support.models.commit_group import Group, Result
 from tests.support.transcript.topics import pack
@@ -51,7 +53,7 @@ the body of each message that has more."""
 
 @dataclass
 class Sub:
-    """A subscription: to which life of which queue, and what it wants."""
+    """A subscription: its queue (one of several of that name), and its filter."""
 
     queue: str
     life: int
@@ -66,7 +68,7 @@ class Sub:
 
 @dataclass
 class State:
-    """What there is, in lists and dictionaries."""
+    """The expected state, in lists and dictionaries."""
 
     rows: list[tuple[bytes, bool]] = field(default_factory=list)
     """Everything that was published in this life of the topic, and whether it is even."""
@@ -76,12 +78,12 @@ class State:
     bounded: set[str] = field(default_factory=set)
     """The queues that durable subscriptions give no large message."""
     links: dict[str, set[str]] = field(default_factory=dict)
-    """The durable subscriptions that a queue was told of when it was made."""
+    """Queue → the durable subscriptions that it was connected to at its creation."""
     numbers: int = 0
 
 
 class TopicMachine(RuleBasedStateMachine):
-    """The core beside the model."""
+    """The core, compared with the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,9 +220,9 @@ class TopicMachine(RuleBasedStateMachine):
             body = b"%d" % self.bodies
             rows.append((body.zfill(LARGE) if self.bodies % 3 == 0 else body, self.bodies % 2 == 0))
         messages = [
-            Message(body, None, (("kind", b"even" if even else b"odd"),)) for body, even in rows
+            NewMessage(body, None, (("kind", b"even" if even else b"odd"),)) for body, even in rows
         ]
-        number = Numbered("p", self.state.numbers + 1) if numbered else None
+        number = ProducerNumber("p", self.state.numbers + 1) if numbered else None
         given = Block.of_messages(messages) if as_block else tuple(messages)
         lag = len(self.state.rows) - min(
             (sub.passed for sub in self.state.subs.values()), default=len(self.state.rows)
@@ -236,7 +238,7 @@ class TopicMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), again=st.booleans(), other=st.booleans())
     def forward(self, data: st.DataObject, *, again: bool, other: bool) -> None:
-        """Parcels for some subscriptions, of what is folded; some that were brought before, or
+        """Forward parcels of folded rows for some subscriptions; some were forwarded before, or
         were packed by a filter that was changed since."""
         shard = self.topic()
         view, meta = self.group.view(shard), self.group.store.meta(shard)
@@ -274,7 +276,8 @@ class TopicMachine(RuleBasedStateMachine):
         sub.passed = upto
 
     def _ways(self, sub: Sub, upto: int) -> list[tuple[str, list[bytes]]]:
-        """What goes where, with what is too large for the queue last; empty: nowhere."""
+        """Return the destinations and their rows, with rows too large for the queue last; empty:
+        none."""
         rows = self.state.rows[sub.passed : upto]
         wanted = [body for body, even in rows if even or not sub.filter]
         target = self._target(sub)
@@ -286,7 +289,7 @@ class TopicMachine(RuleBasedStateMachine):
         return [(target, small), (sub.letters if is_apart else "", large)]
 
     def _target(self, sub: Sub) -> str:
-        """The queue that a subscription's rows go to; empty: there is none."""
+        """Return the queue of a subscription; empty: there is none."""
         return next((name for name in (sub.queue, sub.letters) if name in self.state.queues), "")
 
     @rule()

@@ -1,78 +1,90 @@
-"""One or more values of every command and every answer that is sent between processes."""
+"""Sample values of every command and every answer that is sent between processes."""
 
 from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
-from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
-from millrace.core.block import Block
+from millrace.core.answers import (
+    Explanation,
+    Holder,
+    Holders,
+    Leased,
+    MultiShardSnapshot,
+    Outcome,
+    PublishResult,
+    QueueRef,
+    ShardLeases,
+    SnapshotRef,
+)
+from millrace.core.cells import CursorCell, TopicCell
 from millrace.core.commands import (
-    Aside,
+    ApplyTransaction,
     AwaitCursor,
     CommitCursor,
     Configure,
     CreateQueue,
+    Delete,
     DeleteCursor,
     DeleteQueue,
     Discard,
     DropStage,
     Explain,
     Extend,
-    Lease,
+    LeaseFromShards,
+    LeaseMessages,
+    ListHolders,
     Locate,
     NextSnapshot,
-    Numbered,
     OpenCursor,
     Pin,
+    ProducerNumber,
     Publish,
     PublishStaged,
     Purge,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
+    RowSchedule,
+    RowTtl,
     Settle,
+    SnapshotShards,
     SpecPart,
     Stage,
-    Transaction,
     Unpin,
 )
-from millrace.core.holder import Holder, Holders, ListHolders
-from millrace.core.leased_commands import Life, Replace
+from millrace.core.format.block import Block
+from millrace.core.format.receipt import Proved
 from millrace.core.model import (
-    CursorCell,
+    CursorPosition,
     LeaseId,
-    Message,
-    Position,
-    QueueSpec,
+    NewMessage,
     Seq,
     ShardId,
-    Start,
+    StartPoint,
 )
-from millrace.core.notes import Most
-from millrace.core.partition_commands import Delete
-from millrace.core.receipt import Proved
+from millrace.core.notes import NotesLimit
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
-    Delivered,
-    Delivery,
     GrantCredit,
     Granted,
     OpenSession,
     Receive,
+    ReceiveResult,
     ResumeSession,
+    SessionDelivery,
     SessionRef,
     SuspectSession,
 )
-from millrace.core.topic_cells import TopicCell
+from millrace.core.spec import QueueSpec
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
     Subscribe,
-    Subscribed,
+    SubscribeResult,
     TopicRef,
     Unsubscribe,
 )
@@ -90,20 +102,25 @@ REF = SnapshotRef(3, H, 4, False, 5, 6, 2)
 LEASED = Leased(
     GIVEN, SOME, 123456, {9: (2, 1)}, (BitMap64([9]), BitMap64([3, 2**40])), firsts={9: 120000}
 )
-MESSAGE = Message(b"body", b"key", (("a", b"1"), ("a", b"2")))
+MESSAGE = NewMessage(b"body", b"key", (("a", b"1"), ("a", b"2")))
 
 COMMANDS: list[object] = [
-    Publish((Message(b"x"),), by_body=True),
+    Publish((NewMessage(b"x"),), by_body=True),
     Publish(
-        (MESSAGE,), Numbered("web", 7), (Aside(0, 1, 9, 500),), ("id",), True, (Life(0, 1, 9),)
+        (MESSAGE,),
+        ProducerNumber("web", 7),
+        (RowSchedule(0, 1, 9, 500),),
+        ("id",),
+        True,
+        (RowTtl(0, 1, 9),),
     ),
-    Publish((Message(None, b"gone"),), Numbered("web", 7, "range", 3)),
-    Publish((Message(b"y" * 100_000),)),
-    Publish(Block.of_messages([MESSAGE, Message(b""), Message(None, b"k")])),
-    Publish(Block.of_bodies([]), Numbered("web", 7)),
-    Lease(10, 30_000),
-    Lease(1, 1, "attempt"),
-    Lease(10, 1000, together=True),
+    Publish((NewMessage(None, b"gone"),), ProducerNumber("web", 7, "range", 3)),
+    Publish((NewMessage(b"y" * 100_000),)),
+    Publish(Block.of_messages([MESSAGE, NewMessage(b""), NewMessage(None, b"k")])),
+    Publish(Block.of_bodies([]), ProducerNumber("web", 7)),
+    LeaseMessages(10, 30_000),
+    LeaseMessages(1, 1, "attempt"),
+    LeaseMessages(10, 1000, together=True),
     Settle(PROVED, ONE, H),
     Settle(PROVED, SOME, H),
     Settle(PROVED, ONE, H, True),
@@ -116,33 +133,33 @@ COMMANDS: list[object] = [
     Extend(PROVED, ONE, H, 5000, True, 43_200_000, True),
     Discard(PROVED, ONE, H),
     Replace(PROVED, ONE, H, MESSAGE, 1000),
-    Replace(PROVED, ONE, H, Message(b"z" * 50_000, b"k"), 1000),
+    Replace(PROVED, ONE, H, NewMessage(b"z" * 50_000, b"k"), 1000),
     Delete(SOME),
     Explain(Seq(3)),
     Explain(Seq(3), b"group"),
     ListHolders(),
     Purge(),
     Purge(forgets_ids=True),
-    Rewind(Start.BEGINNING),
+    Rewind(StartPoint.BEGINNING),
     Rewind(17),
     Configure(SpecPart(max_failures=3, dead_letter="default/dead")),
     Configure(SpecPart(notes=(("a", "b"), ("c", "")))),
-    Configure(SpecPart(notes=(("a", "b"),)), Most("a", 50)),
-    OpenCursor("c", Start.END, True),
+    Configure(SpecPart(notes=(("a", "b"),)), NotesLimit("a", 50)),
+    OpenCursor("c", StartPoint.END, True),
     NEXT,
-    CommitCursor("c", 1, Position(H, 4, 2, 6)),
+    CommitCursor("c", 1, CursorPosition(H, 4, 2, 6)),
     ResetCursor("c", 12),
-    ResetCursor("c", Position(H, 4, 2, 6), claims=True),
-    Locate(Position(H, 4, 2, 6)),
+    ResetCursor("c", CursorPosition(H, 4, 2, 6), claims=True),
+    Locate(CursorPosition(H, 4, 2, 6)),
     Locate(None),
-    AwaitCursor("c", Position(H, 4, 2, 6)),
+    AwaitCursor("c", CursorPosition(H, 4, 2, 6)),
     DeleteCursor("c"),
     Pin(1000),
     Unpin(3, H, 5),
     Stage("s", Block.of_bodies([b"a", b"b"])),
-    Stage("s", Block.of_bodies([b"a", b"b"]), (Aside(0, 1, 9, 5),), (Life(1, 1, 7),), 3),
-    PublishStaged((), Numbered("web", 9, "range", 4, ((1, 5), (3, 4)))),
-    PublishStaged(("s", "t"), Numbered("web", 7, "rising")),
+    Stage("s", Block.of_bodies([b"a", b"b"]), (RowSchedule(0, 1, 9, 5),), (RowTtl(1, 1, 7),), 3),
+    PublishStaged((), ProducerNumber("web", 9, "range", 4, ((1, 5), (3, 4)))),
+    PublishStaged(("s", "t"), ProducerNumber("web", 7, "rising")),
     DropStage("s"),
     Subscribe("sub", "default", "orders", '{"kind":["a"]}'),
     Subscribe("sub", "default", "orders", "", (("a", "b"),)),
@@ -163,42 +180,42 @@ COMMANDS: list[object] = [
     CreateTopic("default", "t", 10),
     ConfigureTopic("default", "t", 5, 10),
     ConfigureTopic("default", "t", 5, notes=(("a", "b"),)),
-    ConfigureTopic("default", "t", 5, None, (("a", "b"),), Most("a", 50)),
+    ConfigureTopic("default", "t", 5, None, (("a", "b"),), NotesLimit("a", 50)),
     DeleteTopic("default", "t", 5),
-    Transaction(((SHARD, Settle(PROVED, ONE, H)), (SHARD, Publish((Message(b"x"),))))),
-    LeaseAcross((SHARD, ShardId(6)), 3, 1000),
-    SnapshotAcross(((SHARD, NEXT), (ShardId(6), NEXT))),
+    ApplyTransaction(((SHARD, Settle(PROVED, ONE, H)), (SHARD, Publish((NewMessage(b"x"),))))),
+    LeaseFromShards((SHARD, ShardId(6)), 3, 1000),
+    SnapshotShards(((SHARD, NEXT), (ShardId(6), NEXT))),
 ]
 
 ANSWERS: list[object] = [
-    Published(Seq(4), 2),
-    Published(None, 2, True),
-    Published(Seq(4), 2, True, (4, 9)),
+    PublishResult(Seq(4), 2),
+    PublishResult(None, 2, True),
+    PublishResult(Seq(4), 2, True, (4, 9)),
     LEASED,
     Leased(LeaseId(0), BitMap64(), 5, {}),
     Leased(LeaseId(0), BitMap64(), 5, {}, bounded=True),
     Outcome(
         SOME, {4: Superseded("newer", field="lease"), 5: Gone("gone", limit=3), 6: Late("late")}, 99
     ),
-    CursorCell(1, True, Position(H, 1, 0, 2), 5, 3, False, 2, True, H + bytes(8)),
-    Position(H, 1, 0, 2),
+    CursorCell(1, True, CursorPosition(H, 1, 0, 2), 5, 3, False, 2, True, H + bytes(8)),
+    CursorPosition(H, 1, 0, 2),
     REF,
     QueueSpec(keyed=True, dead_letter="default/dead"),
     4,
     -1,
     True,
     None,
-    LeasedAcross(((SHARD, LEASED),)),
-    LeasedAcross((), bounded=True),
-    Vector(4, (REF, REF)),
+    ShardLeases(((SHARD, LEASED),)),
+    ShardLeases((), bounded=True),
+    MultiShardSnapshot(4, (REF, REF)),
     QueueRef((SHARD, ShardId(6)), True, "spread", 2**63 + 5),
     Explanation(Seq(4), "leased", LeaseId(3), 99, 2, 1, Seq(9), 4, None, 77),
     SessionRef(CLAIM, 10, True, 0, 1000, 4, "name"),
-    Delivered((Delivery(GIVEN, {9: 0, 3: 1}, 1 << 62, {9: (2, 1)}),), 2),
+    ReceiveResult((SessionDelivery(GIVEN, {9: 0, 3: 1}, 1 << 62, {9: (2, 1)}),), 2),
     Granted(4, 2),
     TopicRef(SHARD, True),
     TopicCell(5, 10, (("a", "b"),)),
-    Subscribed(3, 4, True),
+    SubscribeResult(3, 4, True),
     Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),), 9, 8, 7),
-    (Published(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),
+    (PublishResult(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),
 ]

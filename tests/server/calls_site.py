@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 from millrace.client.engine import Engine
 from millrace.errors import MillraceError, Unauthenticated
-from millrace.server.access import Principal, parse_rule
-from millrace.server.calls import Service
-from millrace.server.calls_http import answer_calls
+from millrace.server.auth.access import Principal, parse_rule
+from millrace.server.http.listener import Listener
+from millrace.server.http.listener_context import ListenerContext
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
-from millrace.server.http.site import Site
-from millrace.server.keeping import Keeping
-from millrace.server.listen import Listener
-from millrace.server.rest.problem import answer_bad, answer_error
+from millrace.server.rpc.call_audit import CallAudit
+from millrace.server.rpc.call_session import RpcService
+from millrace.server.rpc.http_calls import answer_calls
+from millrace.server.web.problem import answer_bad, answer_error
 
 ALL = {"token": ("allow * */*",)}
 
@@ -27,10 +27,10 @@ async def served(
     rules: Mapping[str, tuple[str, ...]] = ALL,
     *,
     tls: ssl.SSLContext | None = None,
-    keeping: Keeping | None = None,
+    keeping: CallAudit | None = None,
 ) -> AsyncIterator[str]:
     """The address of a server whose users are known by these tokens."""
-    service = Service(engine, keeping)
+    service = RpcService(engine, keeping)
     users = {
         f"Bearer {token}": Principal(token, tuple(map(parse_rule, found)))
         for token, found in rules.items()
@@ -51,7 +51,7 @@ async def served(
         except MillraceError as error:
             return answer_error(error)
 
-    listener = Listener(Site(admit, handle, answer_bad))
+    listener = Listener(ListenerContext(admit, handle, answer_bad))
     host, port = await listener.listen("127.0.0.1", 0, tls=tls)
     try:
         yield f"{'https' if tls else 'http'}://{host}:{port}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
+def site(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
     with AwsSite(tmp_path_factory.mktemp("aws")) as found:
         yield found
 

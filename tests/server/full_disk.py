@@ -1,6 +1,6 @@
 """What clients of a server see when its disk is nearly full, and full; run on a small file system.
 
-`test_full_disk.py` runs it as `python -m tests.server.full_disk <folder>`.
+`test_server_full_disk.py` runs it as `python -m tests.server.full_disk <folder>`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.server.process import Process
 from tests.server.rest.harness import Answer
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
 
 DISK_BYTES = 260 * 1024 * 1024

@@ -14,7 +14,7 @@ from tests.services.spark_connect import Connect
 
 
 @pytest.fixture(scope="session")
-def postgres_of_run() -> Iterator[Postgres]:
+def postgres_of_run(starts_processes: None) -> Iterator[Postgres]:
     with Postgres() as service:
         yield service
 
@@ -27,7 +27,7 @@ def postgres(postgres_of_run: Postgres) -> Postgres:
 
 
 @pytest.fixture(scope="session")
-def redis_of_run() -> Iterator[Redis]:
+def redis_of_run(starts_processes: None) -> Iterator[Redis]:
     with Redis() as service:
         yield service
 
@@ -40,7 +40,7 @@ def redis(redis_of_run: Redis) -> Redis:
 
 
 @pytest.fixture(scope="session")
-def search_of_run() -> Iterator[Search]:
+def search_of_run(starts_processes: None) -> Iterator[Search]:
     with Search() as service:
         yield service
 
@@ -53,7 +53,7 @@ def search(search_of_run: Search) -> Search:
 
 
 @pytest.fixture(scope="session")
-def cluster_of_run() -> Iterator[Cluster]:
+def cluster_of_run(starts_processes: None) -> Iterator[Cluster]:
     with Cluster() as cluster:
         yield cluster
 
@@ -66,7 +66,7 @@ def cluster(cluster_of_run: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def connect_of_run() -> Iterator[Connect]:
+def connect_of_run(starts_processes: None) -> Iterator[Connect]:
     with Connect() as service:
         yield service
 

@@ -101,6 +101,7 @@ def test_one_that_was_left_dead_is_there_for_the_next_test(redis: Redis) -> None
     assert redis.is_ready()
 
 
+@pytest.mark.process
 def test_nothing_outlives_tests_that_are_killed() -> None:
     program = (
         "import sys; from tests.services.postgres import Postgres\n"
@@ -135,6 +136,7 @@ class Broken(Service):
         return False
 
 
+@pytest.mark.process
 def test_one_that_does_not_start_says_why() -> None:
     broken = Broken()
     with pytest.raises(AssertionError, match="broken has ended:\nno such luck"):

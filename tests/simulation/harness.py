@@ -11,11 +11,11 @@ from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, Ports
 from millrace.settings import Settings
-from millrace.store.memory import Image, MemoryCells
+from millrace.store.memory_cells import Image, MemoryCells
 from tests.support.simulator.clock import SimClock
 from tests.support.simulator.disk import Crashed, Effect, SimDisk
 from tests.support.simulator.event_loop import Halted, SimLoop
-from tests.support.simulator.io_threads import Pace, SimLane, Steps
+from tests.support.simulator.io_threads import IoDelay, SimIoThread, SteppedThreads
 
 T = TypeVar("T")
 
@@ -78,11 +78,11 @@ class Bench:
         self.disk.hook = count
 
     def _ports(self) -> Ports:
-        pace = Pace(self.lane_seconds, 0.0, 0.0)
+        pace = IoDelay(self.lane_seconds, 0.0, 0.0)
         return Ports(
             disk=self.disk,
             cells=self._open_cells,
-            lane=lambda name: SimLane(name, pace, self._chance, Steps()),
+            io_thread=lambda name: SimIoThread(name, pace, self._chance, SteppedThreads()),
             now_ms=self.clock.now_ms,
             chance=self._chance.randbytes,
         )

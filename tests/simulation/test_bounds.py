@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.core import weight
+from millrace.core.state import row_sizes
 from tests.support.checkers.history import (
     History,
     Lease,
@@ -49,6 +49,7 @@ def count(histories: list[History], name: str) -> int:
     )
 
 
+@pytest.mark.slow
 def test_d2_d3_partitions_are_locked_and_take_turns() -> None:
     histories = play(make_sliced_clients)
     served = [
@@ -60,6 +61,7 @@ def test_d2_d3_partitions_are_locked_and_take_turns() -> None:
     assert len(served) > 100
 
 
+@pytest.mark.slow
 def test_queues_hold_what_they_may() -> None:
     histories = play(make_bounded_clients)
     refused = [
@@ -73,6 +75,7 @@ def test_queues_hold_what_they_may() -> None:
     assert count(histories, "dead_lettered") > 5
 
 
+@pytest.mark.slow
 def test_workers_have_no_more_than_they_may() -> None:
     histories = play(make_weir_clients)
     served = [
@@ -84,6 +87,7 @@ def test_workers_have_no_more_than_they_may() -> None:
     assert len(served) > 10
 
 
+@pytest.mark.slow
 def test_a_queue_becomes_fair_while_it_is_worked_on() -> None:
     histories = play(make_tide_clients)
     changes = [
@@ -92,8 +96,9 @@ def test_a_queue_becomes_fair_while_it_is_worked_on() -> None:
     assert sum(call.is_ok for call in changes) >= len(SEEDS)
 
 
+@pytest.mark.slow
 def test_logs_end_their_oldest_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight, "WEIGHT_BYTES", 50_000)
+    monkeypatch.setattr(row_sizes, "WEIGHT_BYTES", 50_000)
     histories = play(make_aging_clients)
     assert count(histories, "expired") > 50
     kept = [shard for history in histories for shard in history.shards.values() if shard.keep_bytes]

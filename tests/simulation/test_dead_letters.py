@@ -31,7 +31,7 @@ def lose_two(told: set[bytes]) -> Script:
         told.add(failed.body)
         for _ in range(2):
             await dead.lease(1, wait=60)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
 
     return script
 
@@ -74,7 +74,7 @@ def overflow(told: list[bytes]) -> Script:
             await queue.publish(b"%d" % number)
             told.append(b"%d" % number)
             if number == 3:
-                await node.keeper.checkpoint()
+                await node.checkpointer.checkpoint()
         for _ in range(2):
             await dead.lease(1, wait=60)
         await dead.configure(max_messages=0)

@@ -293,6 +293,7 @@ def test_only_unsynced_ranges_change_in_a_crash(seed: int, writes: list[tuple[in
     assert all(byte == 0xAA or model[place] == byte for place, byte in enumerate(found))
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_disk_whatever_the_hash_seed() -> None:
     program = (
         "from tests.wal.harness import VERBS, Life\n"

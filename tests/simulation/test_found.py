@@ -10,7 +10,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.answers import SnapshotRef
 from millrace.core.commands import Pin, Unpin
-from millrace.core.model import Message
+from millrace.core.model import NewMessage
 from millrace.errors import Fatal, NotFound
 from millrace.node import Node
 from tests.simulation.harness import Bench
@@ -48,11 +48,11 @@ def test_marks_survive_the_pins_that_they_were_moved_between() -> None:
         first = await pin(queue)
         second = await pin(queue)
         await settle_one(queue)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await unpin(queue, second)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await unpin(queue, first)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         return [row.seq for row in await queue.peek()]
 
     async def look(millrace: Millrace, node: Node) -> list[int]:
@@ -69,7 +69,7 @@ def test_a_key_belongs_to_the_higher_seq_of_a_batch() -> None:
     async def script(millrace: Millrace, node: Node) -> list[bytes | None]:
         queue = await millrace.queue("q", keyed=True)
         await queue.publish(b"before", key="other")
-        await queue.stage("s", [Message(b"staged", b"k")])
+        await queue.stage("s", [NewMessage(b"staged", b"k")])
         await asyncio.gather(queue.publish_staged(["s"]), queue.publish(b"beside", key="k"))
         await queue.publish(b"newest", key="k")
         return [row.body for row in await queue.peek()]
@@ -118,11 +118,11 @@ def test_segments_are_released_although_a_deleted_queue_had_rows_in_them() -> No
     async def script(millrace: Millrace, node: Node) -> int:
         gone = await millrace.queue("gone")
         await fill(gone)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await fill(await millrace.queue("other"))
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         await millrace.delete_queue("gone")
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         return len(node.log.segments())
 
     bench = Bench()
@@ -138,7 +138,7 @@ def test_a_stage_that_ended_leaves_no_file_behind() -> None:
         await queue.publish(b"visible")
         await queue.stage("s", [b"staged"] * 100)
         await fill(await millrace.queue("other"))
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         before = bench.disk.names("sealed")
         await queue.drop_stage("s")
         await queue.purge()
@@ -159,7 +159,7 @@ def test_a_store_that_cannot_take_in_an_entry_ends_the_engine() -> None:
         queue = await millrace.queue("q", keyed=True)
         await queue.publish(b"a", key="k")
         bench.cells.fail_next(is_applied=False)
-        checkpoint = asyncio.ensure_future(node.keeper.checkpoint())
+        checkpoint = asyncio.ensure_future(node.checkpointer.checkpoint())
         publishes = [queue.publish(b"b", key=f"k{number}") for number in range(50)]
         answers = await asyncio.gather(checkpoint, *publishes, return_exceptions=True)
         assert isinstance(answers[0], Fatal)

@@ -10,16 +10,16 @@ import pytest
 
 from tests.support.simulator.clock import SimClock
 from tests.support.simulator.event_loop import SimLoop
-from tests.support.simulator.io_threads import Pace, SimLane, Steps
+from tests.support.simulator.io_threads import IoDelay, SimIoThread, SteppedThreads
 
-WHOLE = Pace(usual=0.1, slow=1.0, slow_share=0.1)
+WHOLE = IoDelay(usual=0.1, slow=1.0, slow_share=0.1)
 STEPPED = WHOLE._replace(is_stepped=True)
 
 
-def play(pace: Pace, seed: int = 1) -> list[str]:
+def play(pace: IoDelay, seed: int = 1) -> list[str]:
     """Two lanes and the loop, each of which says what it does."""
     loop = SimLoop(SimClock())
-    steps = Steps()
+    steps = SteppedThreads()
     chance = random.Random(seed)
     said: list[str] = []
 
@@ -33,7 +33,7 @@ def play(pace: Pace, seed: int = 1) -> list[str]:
         return run
 
     async def main() -> None:
-        lanes = [SimLane(name, pace, chance, steps) for name in "ab"]
+        lanes = [SimIoThread(name, pace, chance, steps) for name in "ab"]
         done = [lane.submit(work(f"{lane.name}{at}")) for at in range(3) for lane in lanes]
         assert await asyncio.gather(*done) == ["a0", "b0", "a1", "b1", "a2", "b2"]
         for lane in lanes:
@@ -46,7 +46,7 @@ def play(pace: Pace, seed: int = 1) -> list[str]:
 
 
 @pytest.mark.parametrize("pace", [WHOLE, STEPPED])
-def test_work_of_a_lane_is_done_in_order(pace: Pace) -> None:
+def test_work_of_a_lane_is_done_in_order(pace: IoDelay) -> None:
     for lane in "ab":
         said = [word for word in play(pace) if word.startswith(lane)]
         assert said == [f"{lane}{at}{effect}" for at in range(3) for effect in range(3)]
@@ -65,7 +65,7 @@ def test_others_come_in_between_two_effects_of_stepped_work() -> None:
 
 
 @pytest.mark.parametrize("pace", [WHOLE, STEPPED])
-def test_the_same_seed_gives_the_same_order(pace: Pace) -> None:
+def test_the_same_seed_gives_the_same_order(pace: IoDelay) -> None:
     assert play(pace, 7) == play(pace, 7)
     assert any(play(STEPPED, 7) != play(STEPPED, seed) for seed in range(8, 12))
 
@@ -77,7 +77,7 @@ def test_a_failure_is_handed_on() -> None:
         raise ValueError("oh")
 
     async def main() -> None:
-        lane = SimLane("a", WHOLE, random.Random(1), Steps())
+        lane = SimIoThread("a", WHOLE, random.Random(1), SteppedThreads())
         with pytest.raises(ValueError, match="oh"):
             await lane.submit(fail)
 
@@ -87,11 +87,11 @@ def test_a_failure_is_handed_on() -> None:
 
 def test_closing_does_what_was_submitted() -> None:
     loop = SimLoop(SimClock())
-    steps = Steps()
+    steps = SteppedThreads()
     said: list[int] = []
 
     async def main() -> None:
-        lane = SimLane("a", STEPPED, random.Random(1), steps)
+        lane = SimIoThread("a", STEPPED, random.Random(1), steps)
         for number in range(3):
             lane.submit(lambda number=number: said.append(number))  # type: ignore[misc]
         lane.close()
@@ -105,11 +105,11 @@ def test_closing_does_what_was_submitted() -> None:
 def test_closing_after_the_end_of_the_process_does_nothing_more() -> None:
     """Whoever is taken apart closes its lanes, and would wait for ever for what is not done."""
     loop = SimLoop(SimClock())
-    steps = Steps()
+    steps = SteppedThreads()
     done: list[int] = []
 
     async def main() -> None:
-        lane = SimLane("a", STEPPED, random.Random(1), steps)
+        lane = SimIoThread("a", STEPPED, random.Random(1), steps)
         for number in range(3):
             lane.submit(lambda number=number: done.append(number))  # type: ignore[misc]
         steps.end()

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
-from millrace.core.codec import encode_entry
-from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
+from millrace.core.format.block import Block
+from millrace.core.format.codec import encode_entry
+from millrace.core.model import (
+    Epoch,
+    GroupId,
+    History,
+    Index,
+    Millis,
+    NewMessage,
+    ShardId,
+)
 from millrace.store.memory_store import MemoryStore
 from millrace.wal.record import (
     DATA,
@@ -29,7 +37,7 @@ FILE = "log/00000001.seg"
 
 def entry(index: int, *bodies: bytes, epoch: int = 1) -> Entry:
     changes = Changes(firsts=[index], made=1 if index == 1 else 0)
-    block = Block.of_messages([Message(body) for body in bodies])
+    block = Block.of_messages([NewMessage(body) for body in bodies])
     batch = Batch(ShardId(1), Index(index), Millis(1000 + index), changes, [block])
     return Entry(GROUP, Epoch(epoch), Index(index), HISTORY, [batch])
 

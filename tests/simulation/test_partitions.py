@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from millrace.client.millrace import Millrace
-from millrace.core.partition_layout import slice_of
+from millrace.core.state.partition_state import slice_of
 from millrace.node import Node
 from tests.simulation.harness import Bench, Script, at_every_step
 
@@ -37,7 +37,7 @@ def work(told: Told) -> Script:
         begin()
         first = await queue.lease(2, seconds=3600)
         told.held = {lease.id or 0 for lease in first}
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
         second = await queue.lease(2, seconds=3600)
         told.held |= {lease.id or 0 for lease in second}
         for lease in second:
@@ -49,7 +49,7 @@ def work(told: Told) -> Script:
         told.trying.add(free[0])
         await queue.delete([free[0]])
         told.ended.add(free[0])
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
 
     return script
 

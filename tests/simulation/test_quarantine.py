@@ -35,7 +35,7 @@ def work(told: Told) -> Script:
         told.is_spoiled = True
         await good.publish(b"one")
         told.published.append(b"one")
-        await node.keeper.seal_all()
+        await node.checkpointer.seal_all()
         await good.publish(b"two")
         told.published.append(b"two")
         with pytest.raises(Quarantined):
@@ -57,7 +57,7 @@ async def look(m: Millrace, node: Node) -> tuple[list[bytes], bool]:
         await m.repair("bad", drop=True)
         rows = await bad.peek(10)
     assert [row.body for row in rows] == [b"before"]
-    await node.keeper.seal_all()
+    await node.checkpointer.seal_all()
     counts = await bad.stats()
     assert counts["published"] == counts["live"] + counts["dropped"], "I12"
     await bad.publish(b"after")

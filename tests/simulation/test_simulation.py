@@ -20,6 +20,7 @@ from tests.support.timeouts import scaled
 SEEDS = range(1, 19)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_doubled_or_torn(seed: int) -> None:
     report = run_seed(seed)
@@ -32,6 +33,7 @@ def test_the_seeds_draw_every_fault() -> None:
     assert drawn == set(Fault)
 
 
+@pytest.mark.process
 def test_the_same_seed_gives_the_same_run_whatever_the_hash_seed() -> None:
     # In this seed lanes are stepped, clocks jump, and machines crash.
     assert {Fault.INTERLEAVE, Fault.CLOCK, Fault.CRASH} <= draw_plan(HASHED_SEED).faults
@@ -58,6 +60,7 @@ HASHED_SEED = next(
 )
 
 
+@pytest.mark.slow
 def test_a_run_crashes_and_recovers() -> None:
     seeds = [seed for seed in range(100) if Fault.CRASH in draw_plan(seed).faults]
     often = [seed for seed in seeds if draw_plan(seed).effects_per_life < 100][:3]
@@ -82,6 +85,7 @@ def test_an_engine_that_forgets_is_found() -> None:
     assert any(violation.startswith("I") for violation in run.play().violations)
 
 
+@pytest.mark.slow
 def test_the_command_line_ends_with_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--steps", "40", "--first", "5"]) == 0
     out = capsys.readouterr().out

@@ -28,12 +28,12 @@ def publish(told: dict[bytes, object]) -> Script:
             sent = await topic.publish(body, headers={"n": body}, until_arrived=number % 2 == 1)
             told[body] = sent.queues
             if number == 3:
-                await node.keeper.checkpoint()
+                await node.checkpointer.checkpoint()
         await topic.publish(b"last", until_arrived=True)
         await topic.unsubscribe("some")
         await m.delete_queue("keyed")
         await topic.publish(b"to one", until_arrived=True)
-        await node.keeper.checkpoint()
+        await node.checkpointer.checkpoint()
 
     return script
 

@@ -20,7 +20,15 @@ from millrace.errors import Retry
 from millrace.sinks.base import DELETE, PUT, Sink, Task
 from millrace.sinks.boundary import Span
 from millrace.sinks.kinds import parse_sink
-from millrace.testing.sink_rig import FLOW, SCHEMA, Change, Rig, Row, batch_of, span
+from millrace.testing.check_sink import (
+    FLOW,
+    SCHEMA,
+    Rig,
+    Row,
+    SinkChange,
+    batch_of,
+    span,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,13 +40,13 @@ KEYS = 400
 T = TypeVar("T")
 
 
-def changes_of(number: int) -> list[Change]:
+def changes_of(number: int) -> list[SinkChange]:
     """The rows of a span, the same whoever asks."""
     chance, after = Random(number), number * ROWS
     return [
-        Change(f"k{chance.randrange(KEYS)}", None, DELETE, seq)
+        SinkChange(f"k{chance.randrange(KEYS)}", None, DELETE, seq)
         if chance.random() < 0.2
-        else Change(f"k{chance.randrange(KEYS)}", f"{number}-{seq}", PUT, seq)
+        else SinkChange(f"k{chance.randrange(KEYS)}", f"{number}-{seq}", PUT, seq)
         for seq in range(after + 1, after + ROWS + 1)
     ]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from millrace.core.block import SCHEMA
+from millrace.core.format.block import SCHEMA
 from millrace.errors import Invalid
 from millrace.sinks.columns import added, asked, fitted, stored
 

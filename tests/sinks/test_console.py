@@ -8,10 +8,16 @@ from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, Task
 from millrace.sinks.console import Console
 from millrace.sinks.kinds import make_sink
-from millrace.testing.sink_rig import SCHEMA, Change, batch_of, puts, span
+from millrace.testing.check_sink import (
+    SCHEMA,
+    SinkChange,
+    batch_of,
+    puts,
+    span,
+)
 
 
-def carry(sink: Console, *parts: list[Change]) -> None:
+def carry(sink: Console, *parts: list[SinkChange]) -> None:
     held = sink.open("orders/console", SCHEMA)
     assert held.boundary is None
     piece = span(0, 9)
@@ -25,7 +31,7 @@ def carry(sink: Console, *parts: list[Change]) -> None:
 
 
 def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    carry(Console(), puts("a"), [Change("b", None, DELETE, 2)])
+    carry(Console(), puts("a"), [SinkChange("b", None, DELETE, 2)])
     assert capsys.readouterr().out == "seq=1 key=a value=a1 op=put\n- seq=2 key=b op=delete\n"
 
 
@@ -47,7 +53,7 @@ def test_no_more_than_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nothing_moves_the_cursor_of_who_looks_on(capsys: pytest.CaptureFixture[str]) -> None:
-    carry(Console(width=8), [Change("a", "\x1b[2J" + "x" * 20, seq=1)])
+    carry(Console(width=8), [SinkChange("a", "\x1b[2J" + "x" * 20, seq=1)])
     assert "value=\\x1b[2J… " in capsys.readouterr().out
 
 

@@ -10,9 +10,9 @@ import pytest
 from millrace import limits
 from millrace.errors import Retry
 from millrace.sinks.parts import (
-    Part,
+    PartFile,
     PartWriter,
-    Staged,
+    StagedFiles,
     pack,
     read_part,
     sweep,
@@ -49,8 +49,8 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
 
 def test_what_is_long_is_kept_beside_the_table(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
-    short = Staged((Part("a", 1, 2, "{}"),), ("b",), {3: "c"})
-    long = Staged(removed=tuple(f"part {at}" for at in range(1000)))
+    short = StagedFiles((PartFile("a", 1, 2, "{}"),), ("b",), {3: "c"})
+    long = StagedFiles(removed=tuple(f"part {at}" for at in range(1000)))
     tokens = [pack(tmp_path, each) for each in (short, long)]
     assert all(len(token) <= limits.LAKE_TOKEN_BYTES for token in tokens)
     assert unpack(tmp_path, tokens) == [short, long]

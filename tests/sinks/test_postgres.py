@@ -14,14 +14,21 @@ from millrace.errors import Invalid, Refused, Retry, Stale
 from millrace.sinks.base import Held, Task
 from millrace.sinks.postgres import Connection
 from millrace.sinks.postgres import Postgres as PostgresSink
-from millrace.testing.sink_rig import FLOW, SCHEMA, Run, batch_of, puts, span
+from millrace.testing.check_sink import (
+    FLOW,
+    SCHEMA,
+    SinkRun,
+    batch_of,
+    puts,
+    span,
+)
 from tests.services.postgres import Postgres
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
 
 
 @pytest.fixture(scope="module")
-def database(postgres_of_run: Postgres) -> str:
+def database(starts_processes: None, postgres_of_run: Postgres) -> str:
     return postgres_of_run.new_database()
 
 
@@ -71,12 +78,14 @@ def ask(url: str, query: str) -> list[tuple[object, ...]]:
         return db.execute(query).fetchall()
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_loses_and_doubles_nothing(url: str) -> None:
     address = f"{url}?table=prices&key=key"
     carry_with_kills(address, kills=2, spans=30, seed=1)
     assert left(make(url)) == expected(30)
 
 
+@pytest.mark.process
 def test_a_server_that_is_killed_loses_and_doubles_nothing(url: str, postgres: Postgres) -> None:
     def strike(_: int) -> None:
         postgres.kill()
@@ -86,21 +95,23 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(url: str, postgres: P
     assert left(make(url)) == expected(30)
 
 
+@pytest.mark.process
 def test_a_server_that_is_down_is_asked_again(url: str, postgres: Postgres) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     postgres.kill()
     with pytest.raises(Retry, match="is it running there"):
         run.carry(span(0, 5), puts("a"))
     with pytest.raises(Retry, match="is it running there"):
         run.sink.open(run.flow, SCHEMA)
     postgres.start()
-    again = Run(make(url))
+    again = SinkRun(make(url))
     again.carry(span(0, 5), puts("a"))
     again.sees(puts("a"))
 
 
+@pytest.mark.process
 def test_what_was_staged_before_a_crash_is_staged_again(url: str, postgres: Postgres) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     staged = run.stage_all(span(0, 5), puts("a"))
     postgres.kill()
     postgres.start()
@@ -115,7 +126,7 @@ def test_a_value_that_is_refused_is_named(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("CREATE TABLE prices (key text PRIMARY KEY, value integer, seq bigint)")
     sink = PostgresSink(url=url, table="prices", key=("key",))
-    run = Run(make(url))
+    run = SinkRun(make(url))
     good, bad = batch_of(puts("a", value="")), batch_of(puts("b", "c", value="x"))
     number = pa.array(["1"], pa.string())
     good = good.set_column(2, "value", number)
@@ -127,7 +138,7 @@ def test_a_value_that_is_refused_is_named(url: str) -> None:
 
 
 def test_a_text_that_no_text_may_be_is_named(url: str) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     with pytest.raises(Invalid, match=r"row key 'b1?', column 'value'.*NUL") as caught:
         run.carry(span(0, 5), [*puts("a"), *puts("b", value="\0")])
     assert caught.value.field == "value"
@@ -140,7 +151,7 @@ def test_what_the_table_refuses_changes_nothing(url: str) -> None:
             "CREATE TABLE prices (key text PRIMARY KEY, value text CHECK (value <> 'b1'), "
             "seq bigint, extra integer DEFAULT 7)"
         )
-    run = Run(make(url))
+    run = SinkRun(make(url))
     with pytest.raises(Invalid, match=r"prices.*check constraint.*b1"):
         run.carry(span(0, 5), puts("a", "b"))
     run.sees([])
@@ -153,15 +164,15 @@ def test_a_table_that_does_not_fit_is_refused(url: str) -> None:
         db.execute("CREATE TABLE prices (key text, value text)")
         db.execute("CREATE TABLE loose (key text, value text, seq bigint)")
     with pytest.raises(Invalid, match=r'lacks a column of the rows: column "seq"'):
-        Run(make(url))
+        SinkRun(make(url))
     with pytest.raises(Invalid, match=r"no unique index on \(key\)"):
-        Run(make(url, table="loose"))
+        SinkRun(make(url, table="loose"))
 
 
 def test_names_are_quoted(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         db.execute('CREATE SCHEMA "Shop ""A"""')
-    run = Run(make(url, table='Shop "A".pri"ces; --'))
+    run = SinkRun(make(url, table='Shop "A".pri"ces; --'))
     run.carry(span(0, 5), puts("a"))
     run.sees(puts("a"))
     assert ask(url, 'SELECT count(*) FROM "Shop ""A"""."pri""ces; --"') == [(1,)]
@@ -205,15 +216,15 @@ def test_every_type_has_its_place(url: str) -> None:
 
 
 def test_cleaning_drops_the_tables_of_those_who_were_overtaken(url: str) -> None:
-    Run(make(url)), Run(make(url), "other/sink")
-    run = Run(make(url))
+    SinkRun(make(url)), SinkRun(make(url), "other/sink")
+    run = SinkRun(make(url))
     run.sink.clean(run.held)
     query = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public' AND tablename ~ '_stage_'"
     assert ask(url, query) == [(2,)]
 
 
 def test_two_commits_at_once_wait_for_each_other(url: str) -> None:
-    run, rows = Run(make(url)), puts("a")
+    run, rows = SinkRun(make(url)), puts("a")
     staged = run.stage_all(span(0, 5), rows)
     with psycopg.connect(url) as db:
         db.execute("SELECT fence FROM millrace_flows WHERE flow = %s FOR UPDATE", [run.flow])

@@ -13,12 +13,19 @@ import msgspec
 import pytest
 
 from millrace import sync
-from millrace.client.vector import find_cursor
-from millrace.errors import Invalid, Retry, Stale
+from millrace.client.multi_shard_cursor import find_cursor
+from millrace.errors import Invalid, Retry, Stale, Unauthenticated
 from millrace.sinks.base import DELETE
 from millrace.sinks.queue import QueueSink, _Flow
-from millrace.testing.sink_rig import FLOW, SCHEMA, Change, Run, puts, span
-from tests.server.process import Process
+from millrace.testing.check_sink import (
+    FLOW,
+    SCHEMA,
+    SinkChange,
+    SinkRun,
+    puts,
+    span,
+)
+from tests.server.server_process import Process
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
 
@@ -44,6 +51,7 @@ def test_contract(check: Check, key: tuple[str, ...], path: str) -> None:
     check(make(path, key=key))
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     address = f"queue:{tmp_path}/data?queue=prices&key=key"
     carry_with_kills(address, kills=2, spans=12, seed=1)
@@ -52,6 +60,7 @@ def test_a_writer_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> No
     sink.close()
 
 
+@pytest.mark.process
 def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with Process(folder, "--listen", "127.0.0.1:0") as server:
@@ -61,12 +70,12 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> No
             queue="prices",
             key=("key",),
         )
-        run = Run(ReadRig(sink, sink))
+        run = SinkRun(ReadRig(sink, sink))
         run.carry(span(0, 5), puts("a", "b"))
         staged = run.stage_all(span(5, 9), puts("a", value="2", after=5))
         server.kill()
     with Process(folder, "--listen", f"127.0.0.1:{server.port}"):
-        again = Run(ReadRig(sink, sink))
+        again = SinkRun(ReadRig(sink, sink))
         assert again.at == span(0, 5).upto
         with pytest.raises(Stale):
             run.commit(span(5, 9), staged)
@@ -75,18 +84,35 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> No
         sink.close()
 
 
+@pytest.mark.process
+def test_a_sink_does_not_borrow_the_token_of_another_sink(tmp_path: Path) -> None:
+    """Both write to one server in one process; the second one's token is of nobody."""
+    forged = tmp_path / "forged.token"
+    forged.write_text("mr_nobody_" + "0" * 43)
+    with Process(tmp_path / "data", "--listen", "127.0.0.1:0") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        sink = QueueSink(url=url, token_file=str(server.token_file), queue="prices")
+        run = SinkRun(ReadRig(sink, sink))
+        run.carry(span(0, 5), puts("a"))
+        other = QueueSink(url=url, token_file=str(forged), queue="prices")
+        with pytest.raises(Unauthenticated):
+            SinkRun(ReadRig(other, other)).carry(span(0, 5), puts("b"))
+        other.close()
+        sink.close()
+
+
 def test_all_columns_as_json(path: str) -> None:
     rig = make(path, value="*")
-    run = Run(rig)
-    run.carry(span(0, 5), [Change("a", "x", seq=1), Change("b", None, DELETE, 2)])
+    run = SinkRun(rig)
+    run.carry(span(0, 5), [SinkChange("a", "x", seq=1), SinkChange("b", None, DELETE, 2)])
     bodies = [json.loads(str(row.value)) for row in rig.rows() if row.value is not None]
     assert bodies == [{"seq": 1, "key": "a", "value": "x"}]
 
 
 def test_what_was_staged_and_overtaken_is_dropped(path: str) -> None:
     rig = make(path)
-    Run(rig).stage_all(span(0, 5), puts("a"))
-    run = Run(rig)
+    SinkRun(rig).stage_all(span(0, 5), puts("a"))
+    run = SinkRun(rig)
     staged = run.stage_all(span(0, 5), puts("a"))
     run.sink.clean(run.held)
     run.commit(span(0, 5), staged)
@@ -108,18 +134,18 @@ _MEANWHILE: list[Callable[[], None]] = []
 
 def test_a_zombie_that_wakes_while_it_opens_changes_nothing(path: str) -> None:
     rig = make(path)
-    Run(rig).carry(span(0, 5), puts("a"))
+    SinkRun(rig).carry(span(0, 5), puts("a"))
     assert isinstance(rig.sink, QueueSink)
-    _MEANWHILE.append(lambda: Run(rig).carry(span(5, 9), puts("b", after=5)))
+    _MEANWHILE.append(lambda: SinkRun(rig).carry(span(5, 9), puts("b", after=5)))
     with pytest.raises(Stale):
         Asleep(path=path, queue=rig.sink.queue).open(FLOW, SCHEMA)
-    again = Run(rig)
+    again = SinkRun(rig)
     assert again.at == span(5, 9).upto
     again.sees(puts("a"), puts("b", after=5))
 
 
 def test_stages_that_are_gone_are_staged_again(path: str) -> None:
-    run = Run(make(path))
+    run = SinkRun(make(path))
     with pytest.raises(Retry, match="stage them again"):
         run.commit(span(0, 5), [b"missing"])
     run.carry(span(0, 5), puts("a"))
@@ -128,7 +154,7 @@ def test_stages_that_are_gone_are_staged_again(path: str) -> None:
 
 def test_a_queue_that_does_not_fit_is_refused(path: str) -> None:
     rig = make(path)
-    Run(rig)
+    SinkRun(rig)
     assert isinstance(rig.sink, QueueSink)
     keyed = msgspec.structs.replace(rig.sink, key=("key",))
     with pytest.raises(Invalid, match="give the setting key"):
@@ -155,14 +181,14 @@ def test_a_zombie_does_not_go_on_with_the_snapshot_of_its_successor(
     path: str, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     rig = make(path, key=("key",))
-    zombie = Run(rig)
-    successors: list[Run] = []
+    zombie = SinkRun(rig)
+    successors: list[SinkRun] = []
     real = sync.Cursor.next
 
     def overtaken(cursor: sync.Cursor, **given: object) -> sync.Snapshot | None:
         monkeypatch.undo()
         if when == "before":
-            successors.append(Run(rig))
+            successors.append(SinkRun(rig))
         else:
             publish = sync.Transaction.publish
 
@@ -175,7 +201,7 @@ def test_a_zombie_does_not_go_on_with_the_snapshot_of_its_successor(
                 return publish(t, flows, *told, **more)  # type: ignore[arg-type]
 
             monkeypatch.setattr(sync.Transaction, "publish", late)
-            successors.append(Run(rig))
+            successors.append(SinkRun(rig))
             return snapshots.pop()
         return real(cursor, **given)  # type: ignore[arg-type]
 
@@ -199,7 +225,11 @@ def cursor_of(queue: sync.Queue, cursor: sync.Cursor) -> sync.Cursor:
 
 
 def test_a_put_without_a_value_is_no_delete(path: str) -> None:
-    run = Run(make(path, key=("key",)))
-    rows = [Change("a", "1", seq=1), Change("b", None, seq=2), Change("c", None, DELETE, 3)]
+    run = SinkRun(make(path, key=("key",)))
+    rows = [
+        SinkChange("a", "1", seq=1),
+        SinkChange("b", None, seq=2),
+        SinkChange("c", None, DELETE, 3),
+    ]
     with pytest.raises(Invalid, match="'value' is null in a row that is put"):
         run.carry(span(0, 5), rows)

@@ -15,14 +15,19 @@ from millrace.sinks.newest import newest
 from millrace.sinks.redis import APPLY
 from millrace.sinks.redis import Redis as RedisSink
 from millrace.testing.check_sink import (
+    SCHEMA,
+    SinkChange,
+    SinkRun,
+    batch_of,
     check_deletes,
     check_going_on,
     check_late,
     check_newest,
     check_parts,
     check_words,
+    puts,
+    span,
 )
-from millrace.testing.sink_rig import SCHEMA, Change, Run, batch_of, puts, span
 from tests.services.redis import Redis
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
@@ -76,7 +81,7 @@ def test_a_span_in_pieces_that_is_cut_off_is_brought_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "REDIS_SCRIPT_ROWS", 1)
-    run, rows = Run(make(url)), puts("a", "b", "c")
+    run, rows = SinkRun(make(url)), puts("a", "b", "c")
     piece = span(0, 5)
     token = run.stage_all(piece, rows)
     part = msgspec.json.decode(token[0], type=list[object])
@@ -84,17 +89,19 @@ def test_a_span_in_pieces_that_is_cut_off_is_brought_again(
         keys = ["millrace:flow:orders/sink", "millrace:stages:orders/sink", str(part[0])]
         server.eval(APPLY, 3, *keys, run.held.fence, "", "", 0, 0, 0, 3)
         assert server.get("a") == b"a1"
-    again = Run(make(url))
+    again = SinkRun(make(url))
     assert again.at is None
     again.carry(piece, rows)
     again.sees(rows)
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_loses_and_doubles_nothing(url: str) -> None:
     carry_with_kills(f"{url}?name=p:{{key}}", kills=2, spans=60, seed=1)
     assert left(make(url, name="p:{key}")) == expected(60)
 
 
+@pytest.mark.process
 def test_a_server_that_is_killed_loses_and_doubles_nothing(url: str, redis: Redis) -> None:
     def strike(_: int) -> None:
         redis.kill()
@@ -104,8 +111,9 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(url: str, redis: Redi
     assert left(make(url, name="p:{key}")) == expected(60)
 
 
+@pytest.mark.process
 def test_a_server_that_is_down_is_asked_again(url: str, redis: Redis) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     staged = run.stage_all(span(0, 5), puts("a"))
     redis.kill()
     with pytest.raises(Retry, match="is it running there"):
@@ -116,7 +124,7 @@ def test_a_server_that_is_down_is_asked_again(url: str, redis: Redis) -> None:
 
 
 def test_what_is_gone_before_the_commit_is_staged_again(url: str) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     staged = run.stage_all(span(0, 5), puts("a"))
     with client.Redis.from_url(url) as server:
         server.delete(*server.keys("millrace:stage:*"))
@@ -126,7 +134,7 @@ def test_what_is_gone_before_the_commit_is_staged_again(url: str) -> None:
 
 
 def test_a_server_without_room_is_asked_again(url: str) -> None:
-    run = Run(make(url))
+    run = SinkRun(make(url))
     with client.Redis.from_url(url) as server:
         server.config_set("maxmemory", 1)
         try:
@@ -156,27 +164,27 @@ def test_values_of_every_type(url: str) -> None:
 
 
 def test_rows_go_after_their_time(url: str) -> None:
-    run = Run(make(url, ttl=100))
+    run = SinkRun(make(url, ttl=100))
     run.carry(span(0, 5), puts("a"))
     with client.Redis.from_url(url) as server:
         assert 0 < int(str(server.ttl("a"))) <= 100
-        run.carry(span(5, 6), [Change("a", "again", seq=6)])
+        run.carry(span(5, 6), [SinkChange("a", "again", seq=6)])
         assert server.get("a") == b"again"
         assert int(str(server.ttl("a"))) > 0
 
 
 def test_what_was_staged_goes_by_itself(url: str) -> None:
-    Run(make(url)).stage_all(span(0, 5), puts("a"))
+    SinkRun(make(url)).stage_all(span(0, 5), puts("a"))
     with client.Redis.from_url(url) as server:
         [staged] = server.keys("millrace:stage:*")
         assert 0 < int(str(server.ttl(staged))) <= limits.SINK_STAGED_SECONDS
-        run = Run(make(url))
+        run = SinkRun(make(url))
         run.sink.clean(run.held)
         assert server.keys("millrace:stage*") == []
 
 
 def test_a_committed_span_leaves_nothing_staged(url: str) -> None:
-    Run(make(url)).carry(span(0, 5), puts("a"))
+    SinkRun(make(url)).carry(span(0, 5), puts("a"))
     with client.Redis.from_url(url) as server:
         assert sorted(server.keys()) == [b"a", b"millrace:flow:orders/sink"]
 
@@ -211,7 +219,7 @@ def test_a_password_is_not_shown() -> None:
 
 
 def test_late_rows_of_a_key_do_not_win() -> None:
-    rows = [Change("a", "2", seq=2), Change("a", "1", seq=1), Change("b", "3", seq=3)]
+    rows = [SinkChange("a", "2", seq=2), SinkChange("a", "1", seq=1), SinkChange("b", "3", seq=3)]
     kept = [
         row
         for batch in newest([batch_of(rows[:2]), batch_of(rows[1:])], ["key"])
@@ -224,7 +232,7 @@ def test_rows_cannot_be_the_keys_of_the_sink(url: str) -> None:
     """Whoever may publish could have the sink skip rows, or apply them twice."""
     rig = make(url)
     held = rig.sink.open("f/s", SCHEMA)
-    own = batch_of([Change(f"millrace:flow:{held.flow}", "1")])
+    own = batch_of([SinkChange(f"millrace:flow:{held.flow}", "1")])
     with pytest.raises(Invalid, match="the sink's own") as refused:
         rig.sink.stage(Task(held, span(0, 1), "0"), [own])
     assert refused.value.field == "name"

@@ -11,7 +11,7 @@ import pytest
 
 from millrace import limits
 from millrace.errors import Invalid
-from millrace.sinks.parts import Staged, read_part
+from millrace.sinks.parts import StagedFiles, read_part
 from millrace.sinks.rewrite import Files, Layout, lay_out, newest, stage_lanes, still_so
 
 KINDS: dict[str, pa.DataType] = {"a": pa.string(), "b": pa.int64(), "seq": pa.int64()}
@@ -29,7 +29,7 @@ def _batch(lines: list[Line]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(lines, SCHEMA.append(pa.field("op", pa.string())))
 
 
-def _apply(files: Files, staged: Staged) -> Files:
+def _apply(files: Files, staged: StagedFiles) -> Files:
     sizes = {path: size for path, size in files.sizes.items() if path not in staged.removed}
     sizes |= {part.path: part.size for part in staged.added}
     return Files.of(files.root, files.layout, sizes)

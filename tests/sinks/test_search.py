@@ -25,7 +25,15 @@ from millrace.pipeline import (
 from millrace.sinks.base import DELETE, Task
 from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.search import Search as SearchSink
-from millrace.testing.sink_rig import SCHEMA, Change, Run, at, batch_of, puts, span
+from millrace.testing.check_sink import (
+    SCHEMA,
+    SinkChange,
+    SinkRun,
+    at,
+    batch_of,
+    puts,
+    span,
+)
 from tests.services.search import Search
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
@@ -54,6 +62,7 @@ def index_of(rig: ReadRig) -> str:
 
 
 # The first: a node with many indexes is slow to start again.
+@pytest.mark.process
 def test_a_node_that_is_killed_loses_and_doubles_nothing(search: Search) -> None:
     rig = make(search)
 
@@ -73,6 +82,7 @@ def test_contract(check: Check, search: Search) -> None:
     rig.close()
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_loses_and_doubles_nothing(search: Search) -> None:
     rig = make(search)
     address = f"search+{search.url}?index={index_of(rig)}"
@@ -82,9 +92,9 @@ def test_a_writer_that_is_killed_loses_and_doubles_nothing(search: Search) -> No
 
 def test_deletes_are_tombstones_until_they_are_old(search: Search) -> None:
     rig = make(search)
-    run, path = Run(rig), f"/{index_of(rig)}/_doc/a"
+    run, path = SinkRun(rig), f"/{index_of(rig)}/_doc/a"
     run.carry(span(0, 5), puts("a", "b"))
-    run.carry(span(5, 6), [Change("a", None, DELETE, 6)])
+    run.carry(span(5, 6), [SinkChange("a", None, DELETE, 6)])
     assert "millrace_deleted" in str(ask(search, path))
     run.sink.clean(run.held)
     assert "millrace_deleted" in str(ask(search, path))
@@ -99,12 +109,12 @@ def test_deletes_are_tombstones_until_they_are_old(search: Search) -> None:
 
 def test_a_zombie_between_its_look_and_its_write_does_no_harm(search: Search) -> None:
     rig = make(search)
-    zombie, first = Run(rig), puts("a", "b")
-    second = [Change("a", "new", seq=6), Change("b", None, DELETE, 7)]
+    zombie, first = SinkRun(rig), puts("a", "b")
+    second = [SinkChange("a", "new", seq=6), SinkChange("b", None, DELETE, 7)]
 
     def late() -> Iterator[pa.RecordBatch]:
         """The batches come after the zombie has looked at the fence, and is overtaken."""
-        run = Run(rig)
+        run = SinkRun(rig)
         run.carry(span(0, 5), first)
         run.carry(span(5, 9), second)
         yield batch_of(first)
@@ -119,11 +129,11 @@ def test_a_zombie_whose_span_ended_elsewhere_does_no_harm(search: Search) -> Non
     rig = make(search)
     begin = Boundary((at(0, 0),))
     early, later = Span(begin, Boundary((at(5, 2),))), Span(begin, Boundary((at(7, 0),)))
-    zombie = Run(rig)
+    zombie = SinkRun(rig)
 
     def late() -> Iterator[pa.RecordBatch]:
-        Run(rig).carry(later, [Change("a", None, DELETE, 6)])
-        yield batch_of([Change("a", "dead", seq=5)])
+        SinkRun(rig).carry(later, [SinkChange("a", None, DELETE, 6)])
+        yield batch_of([SinkChange("a", "dead", seq=5)])
 
     with pytest.raises(Stale):
         zombie.commit(early, [zombie.stage(early, late())])
@@ -132,7 +142,7 @@ def test_a_zombie_whose_span_ended_elsewhere_does_no_harm(search: Search) -> Non
 
 def test_documents_of_others_are_not_taken_for_ones_own(search: Search) -> None:
     rig = make(search)
-    one, two = Run(rig, "one/sink"), Run(rig, "two/sink")
+    one, two = SinkRun(rig, "one/sink"), SinkRun(rig, "two/sink")
     one.carry(span(0, 500), puts("a"))
     with pytest.raises(Invalid, match="written by somebody else"):
         two.carry(span(0, 5), puts("a", value="2"))
@@ -141,9 +151,9 @@ def test_documents_of_others_are_not_taken_for_ones_own(search: Search) -> None:
 
 def test_a_flow_that_comes_later_writes_over_those_before_it(search: Search) -> None:
     rig = make(search)
-    Run(rig, "prices/search").carry(span(0, 500), puts("a", "b"))
+    SinkRun(rig, "prices/search").carry(span(0, 500), puts("a", "b"))
     # As a pipeline goes on that was rewound, with other steps.
-    again = Run(rig, "prices/search@2")
+    again = SinkRun(rig, "prices/search@2")
     again.carry(span(0, 5), puts("a", value="mended"))
     again.sees(puts("a", value="mended"), puts("b"))
 
@@ -158,16 +168,16 @@ def test_a_value_that_does_not_fit_is_named(search: Search) -> None:
         method="PUT",
     )
     urlopen(request).close()
-    run = Run(rig)
+    run = SinkRun(rig)
     with pytest.raises(Invalid, match="row 'b', column 'value'") as caught:
-        run.carry(span(0, 5), [Change("a", "1", seq=1), Change("b", "x", seq=2)])
+        run.carry(span(0, 5), [SinkChange("a", "1", seq=1), SinkChange("b", "x", seq=2)])
     assert caught.value.field == "value"
-    assert Run(rig).at is None
+    assert SinkRun(rig).at is None
 
 
 def test_a_document_in_a_column(search: Search) -> None:
-    run = Run(make(search, document="value"))
-    run.carry(span(0, 5), [Change("a", '{"key": "a", "value": "in it"}', seq=1)])
+    run = SinkRun(make(search, document="value"))
+    run.carry(span(0, 5), [SinkChange("a", '{"key": "a", "value": "in it"}', seq=1)])
     assert [row.value for row in run.rig.rows()] == ["in it"]
     with pytest.raises(Invalid, match="row 'b', column 'value' is 'b1', which is no JSON"):
         run.carry(span(5, 6), puts("b", after=5))

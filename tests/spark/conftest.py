@@ -12,11 +12,13 @@ from pyspark.sql import SparkSession
 
 from millrace import sync
 from millrace.spark.session import session
-from tests.server.process import Process
+from tests.server.server_process import Process
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(
+    starts_processes: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """Two cores, little memory, each task tried twice."""
     folder = tmp_path_factory.mktemp("spark")
     # Workers import what is tested here, wherever else it is installed.
@@ -47,7 +49,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sync.Mill
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+def server(starts_processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A server."""
     with Process(tmp_path_factory.mktemp("server") / "data") as process:
         yield process

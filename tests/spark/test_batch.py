@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from millrace import Message, sync
-from millrace.client.ticket import write_ticket
-from tests.server.process import Process
+from millrace.client.snapshot_token import write_snapshot_token
+from tests.server.server_process import Process
 
 pytestmark = pytest.mark.spark
 
@@ -151,7 +151,7 @@ def test_a_snapshot_of_a_cursor_is_read_as_it_was_from_both_homes(
         queue.publish(b"c")
         second = cursor.next()
         assert second is not None
-        ticket = write_ticket(second._twin)
+        ticket = write_snapshot_token(second._twin)
         assert seqs(found.option("endingSnapshot", ticket).load()) == [3]
 
 

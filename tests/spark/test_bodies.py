@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.spark.bodies.avro import AvroParser, avro_ddl
 from millrace.spark.bodies.parse import Parsed, make_parser

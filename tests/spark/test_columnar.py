@@ -14,12 +14,12 @@ from millrace.errors import Retry
 from millrace.spark import columnar
 from millrace.spark.columnar import JARS, SWITCH, make_jar, with_columns
 from millrace.spark.java import Java, find_java
-from tests.server.process import Process
+from tests.server.server_process import Process
 from tests.spark.row_source import ROWS, RowSource
 
 
 @pytest.fixture(scope="module")
-def java() -> Java:
+def java(starts_processes: None) -> Java:
     return find_java()
 
 

@@ -53,11 +53,12 @@ def test_what_has_the_right_size_is_not_copied() -> None:
     assert [one.num_rows for one in halves] == [MOST, MOST]
 
 
+@pytest.mark.process
 def test_the_processes_of_spark_do_not_load_the_engine() -> None:
     """Each of them starts for a query, which waits for it."""
     told = (
         "import sys, pyspark_millrace; from millrace.spark import batch, source, stream, writer; "
-        "print([name for name in ('millrace.node', 'lmdb', 'millrace.server.app') "
+        "print([name for name in ('millrace.node', 'lmdb', 'millrace.server.web.app') "
         "if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)

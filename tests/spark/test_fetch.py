@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from millrace import sync
-from millrace.client.ticket import write_ticket
+from millrace.client.snapshot_token import write_snapshot_token
 from millrace.errors import Closed, NotFound, SnapshotExpired, Unauthenticated
 from millrace.spark.fetch import fetch, let_go, snapshot_path
-from millrace.spark.home import Home
-from tests.server.process import Process
+from millrace.spark.home import QueueEndpoint
+from tests.server.server_process import Process
 
 ROWS = 3000
 
@@ -29,7 +29,7 @@ def m(server: Process) -> Iterator[sync.Millrace]:
 
 
 def ticket_of(queue: sync.Queue) -> str:
-    return write_ticket(queue.snapshot(seconds=60).__enter__()._twin)
+    return write_snapshot_token(queue.snapshot(seconds=60).__enter__()._twin)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def cutting(port: int, after: list[int]) -> Iterator[int]:
         thread.join()
 
 
-def read(home: Home, path: str, **asked: str) -> list[pa.RecordBatch]:
+def read(home: QueueEndpoint, path: str, **asked: str) -> list[pa.RecordBatch]:
     return list(fetch(home, path, {"shard": "0", **asked}, 0))
 
 
@@ -82,7 +82,7 @@ def seqs(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 def test_one_connection_serves_many_reads(server: Process, m: sync.Millrace) -> None:
-    home = Home(server.address, token_file=server.token_file)
+    home = QueueEndpoint(server.address, token_file=server.token_file)
     path = snapshot_path("default", "fetched", ticket_of(m.find("fetched")))
     assert seqs(read(home, path)) == list(range(1, ROWS + 1))
     [batch] = read(home, path, columns="seq,time", upto="7")
@@ -98,7 +98,7 @@ def test_one_connection_serves_many_reads(server: Process, m: sync.Millrace) -> 
 def test_who_is_cut_off_goes_on_after_the_last_row(server: Process, m: sync.Millrace) -> None:
     path = snapshot_path("default", "fetched", ticket_of(m.find("fetched")))
     with cutting(server.port, [100, 300_000, 1_200_000, 0, 2**40]) as port:
-        home = Home(f"http://127.0.0.1:{port}", token_file=server.token_file)
+        home = QueueEndpoint(f"http://127.0.0.1:{port}", token_file=server.token_file)
         assert seqs(read(home, path)) == list(range(1, ROWS + 1))
 
 
@@ -107,19 +107,19 @@ def test_a_server_that_is_away_is_waited_for_and_then_given_up(
 ) -> None:
     path = snapshot_path("default", "fetched", ticket_of(m.find("fetched")))
     with cutting(server.port, [0]) as port:
-        home = Home(f"http://127.0.0.1:{port}", token_file=server.token_file, patience=0.3)
+        home = QueueEndpoint(f"http://127.0.0.1:{port}", token_file=server.token_file, patience=0.3)
         with pytest.raises(Closed, match=r"has not answered for 0\.3 s"):
             read(home, path)
 
 
 def test_what_is_refused_is_not_tried_again(server: Process, m: sync.Millrace) -> None:
-    home = Home(server.address, token_file=server.token_file)
+    home = QueueEndpoint(server.address, token_file=server.token_file)
     queue = m.find("fetched")
     with queue.snapshot(seconds=60) as snapshot:
-        path = snapshot_path("default", "fetched", write_ticket(snapshot._twin))
+        path = snapshot_path("default", "fetched", write_snapshot_token(snapshot._twin))
     with pytest.raises(SnapshotExpired):
         read(home, path)
     with pytest.raises(NotFound):
         read(home, path.replace("fetched", "other"))
     with pytest.raises(Unauthenticated):
-        read(Home(server.address), path)
+        read(QueueEndpoint(server.address), path)

@@ -16,23 +16,23 @@ import pytest
 import millrace
 from millrace import Position
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.ticket import write_ticket
-from millrace.core.fold import Reader
+from millrace.client.snapshot_token import write_snapshot_token
 from millrace.core.model import ShardId
+from millrace.core.state.fold import Reader
 from millrace.errors import CursorExpired, Exists, Fenced, NotFound, Refused, RolledBack, Stale
 from millrace.spark.follower import Follower
-from millrace.spark.home import Home
-from millrace.spark.limit import Limit
+from millrace.spark.home import QueueEndpoint
+from millrace.spark.limit import BatchLimit
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.start import LATEST, Start, read_start
 from tests.server.rest.harness import SMALL
 
-ALL = Limit()
+ALL = BatchLimit()
 
 
 def options(**chosen: object) -> Options:
-    return Options(Home(path="here"), "tea", **chosen)  # type: ignore[arg-type]
+    return Options(QueueEndpoint(path="here"), "tea", **chosen)  # type: ignore[arg-type]
 
 
 def run(tmp_path: Path, main: Callable[[millrace.Millrace], Awaitable[None]]) -> None:
@@ -67,12 +67,12 @@ def test_a_cursor_moves_where_spark_has_committed_also_in_mid_snapshot(tmp_path:
         start = await follower.begin(m)
         assert start == await follower.begin(m)
         assert await queue.cursors() == {"lake": 0}
-        one = await follower.next(m, start, Limit(rows=4))
+        one = await follower.next(m, start, BatchLimit(rows=4))
         assert one is not None
         assert (one.after, one.seqs) == ((0,), (4,))
         assert await queue.cursors() == {"lake": 0}
         await queue.publish_many([b"y"] * 5)
-        two = await follower.next(m, one, Limit(rows=100))
+        two = await follower.next(m, one, BatchLimit(rows=100))
         assert two is not None
         # The rest of the snapshot, and nothing that came since.
         assert (two.after, two.seqs, two.ticket == one.ticket) == ((4,), (10,), False)
@@ -124,7 +124,7 @@ def test_shards_share_a_limit_by_what_waits_in_them(tmp_path: Path) -> None:
         assert offset.cursor.startswith("spark-")
         read: list[tuple[int, int]] = []
         counts: list[int] = []
-        while (found := await follower.next(m, offset, Limit(rows=90))) is not None:
+        while (found := await follower.next(m, offset, BatchLimit(rows=90))) is not None:
             part = await rows(m, follower, found)
             counts.append(len(part))
             read += part
@@ -144,7 +144,7 @@ def test_no_batch_is_empty_where_older_revisions_are_gone(tmp_path: Path) -> Non
         follower = Follower(options())
         offset = await follower.begin(m)
         counts: list[int] = []
-        while (found := await follower.next(m, offset, Limit(rows=4))) is not None:
+        while (found := await follower.next(m, offset, BatchLimit(rows=4))) is not None:
             counts.append(len(await rows(m, follower, found)))
             offset = found
         assert counts == [4, 4, 2]
@@ -157,16 +157,16 @@ def test_a_lost_checkpoint_repeats_the_same_ranges(tmp_path: Path) -> None:
         queue = await m.queue("tea", shards=2)
         await queue.publish_many([b"x"] * 100)
         follower = Follower(options(cursor="lake"))
-        one = await follower.next(m, await follower.begin(m), Limit(rows=60))
+        one = await follower.next(m, await follower.begin(m), BatchLimit(rows=60))
         assert one is not None
-        two = await follower.next(m, one, Limit(rows=60))
+        two = await follower.next(m, one, BatchLimit(rows=60))
         assert two is not None
         await queue.publish_many([b"y"] * 10)
         # The second batch was not committed when it was lost.
         other = Follower(options(cursor="lake", starting=LATEST))
         start = await other.begin(m)
         assert (start.seqs, start.ids) == (one.seqs, one.ids)
-        again = await other.next(m, start, Limit(rows=60))
+        again = await other.next(m, start, BatchLimit(rows=60))
         assert again is not None
         assert (again.after, again.seqs) == (two.after, two.seqs)
         assert await rows(m, other, again) == await rows(m, follower, two)
@@ -181,7 +181,7 @@ def test_a_limit_of_bytes_cuts_a_repeat_where_it_did(tmp_path: Path) -> None:
         start = await Follower(options(cursor="lake")).begin(m)
         ends = []
         for _ in range(2):
-            found = await Follower(options(cursor="lake")).next(m, start, Limit(bytes=3000))
+            found = await Follower(options(cursor="lake")).next(m, start, BatchLimit(bytes=3000))
             assert found is not None
             ends.append(found.seqs)
             # What the average of the queue becomes is of no matter.
@@ -201,7 +201,7 @@ def test_available_now_ends_where_the_queue_was(tmp_path: Path) -> None:
         await queue.publish_many([b"y"] * 5)
         offset = await follower.begin(m)
         ends = []
-        while (found := await follower.next(m, offset, Limit(rows=6))) is not None:
+        while (found := await follower.next(m, offset, BatchLimit(rows=6))) is not None:
             ends.append(found.seqs)
             offset = found
             await queue.publish(b"more")
@@ -222,7 +222,7 @@ def test_a_stream_starts_where_it_is_told(tmp_path: Path, start: str) -> None:
             "seq": Start(seqs=((0, 4),)),
             "time": Start(time_ms=after),
             "latest": LATEST,
-            "snapshot": Start(ticket=write_ticket(taken)),
+            "snapshot": Start(ticket=write_snapshot_token(taken)),
         }
         follower = Follower(options(starting=places[start]))
         offset = await follower.begin(m)
@@ -240,7 +240,7 @@ def test_rows_that_are_gone_are_an_error_or_all_is_read_again(tmp_path: Path) ->
         queue = await m.queue("tea")
         await queue.publish_many([b"x"] * 10)
         follower = Follower(options(cursor="lake"))
-        one = await follower.next(m, await follower.begin(m), Limit(rows=4))
+        one = await follower.next(m, await follower.begin(m), BatchLimit(rows=4))
         assert one is not None
         await follower.commit(m, one)
         cursor = await queue.cursor("lake", retain=True)
@@ -350,9 +350,9 @@ def test_two_queries_do_not_read_by_one_cursor(tmp_path: Path) -> None:
         await queue.publish_many([b"x"] * 10)
         follower = Follower(options(cursor="lake"))
         start = await follower.begin(m)
-        one = await follower.next(m, start, Limit(rows=4))
+        one = await follower.next(m, start, BatchLimit(rows=4))
         assert one is not None
-        two = await follower.next(m, one, Limit(rows=4))
+        two = await follower.next(m, one, BatchLimit(rows=4))
         assert two is not None
         assert await follower.next(m, two, ALL) is not None
         zombie = Follower(options(cursor="lake"))
@@ -369,12 +369,12 @@ def test_a_driver_that_was_restarted_fences_the_one_that_runs_on(tmp_path: Path)
         queue = await m.queue("tea")
         await queue.publish_many([b"x"] * 10)
         zombie = Follower(options(cursor="lake"))
-        one = await zombie.next(m, await zombie.begin(m), Limit(rows=4))
+        one = await zombie.next(m, await zombie.begin(m), BatchLimit(rows=4))
         assert one is not None
-        lost = await Follower(options(cursor="lake")).next(m, one, Limit(rows=4))
+        lost = await Follower(options(cursor="lake")).next(m, one, BatchLimit(rows=4))
         # What the driver in between has claimed is not in the checkpoint.
         restarted = Follower(options(cursor="lake"))
-        two = await restarted.next(m, one, Limit(rows=4))
+        two = await restarted.next(m, one, BatchLimit(rows=4))
         assert lost is not None
         assert two is not None
         assert (two.after, two.seqs) == (lost.after, lost.seqs) == ((4,), (8,))

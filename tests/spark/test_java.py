@@ -25,6 +25,7 @@ def install(home: Path, version: str) -> Path:
     return home
 
 
+@pytest.mark.process
 def test_the_real_one_is_found_and_runs() -> None:
     java = find_java()
     assert java.version >= limits.JAVA_VERSION_MIN
@@ -32,6 +33,7 @@ def test_the_real_one_is_found_and_runs() -> None:
     assert find_java({"JAVA_HOME": str(java.home)}, ()) == java
 
 
+@pytest.mark.process
 def test_java_home_comes_before_the_path_and_that_before_folders(tmp_path: Path) -> None:
     named = install(tmp_path / "named", "21")
     on_path = install(tmp_path / "path", "25")
@@ -44,6 +46,7 @@ def test_java_home_comes_before_the_path_and_that_before_folders(tmp_path: Path)
     assert find_java({}, folders) == Java(usual, 17)
 
 
+@pytest.mark.process
 def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     old = install(tmp_path / "old", "1.8")
     newer = install(tmp_path / "jvm" / "java-21", "21")
@@ -51,6 +54,7 @@ def test_one_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(old)}, (f"{tmp_path}/jvm/*",)) == Java(newer, 21)
 
 
+@pytest.mark.process
 def test_the_error_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
     old = install(tmp_path / "old", "11")
     broken = tmp_path / "broken" / "bin" / "java"
@@ -76,6 +80,7 @@ def test_where_there_is_none_nothing_is_said_to_be_found(tmp_path: Path) -> None
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, (f"{tmp_path}/*",))
 
 
+@pytest.mark.process
 def test_a_link_to_one_that_was_asked_is_not_asked_again(tmp_path: Path) -> None:
     old = install(tmp_path / "jvm" / "java-11", "11")
     (tmp_path / "jvm" / "default").symlink_to(old)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from millrace import Message, sync
-from tests.server.process import Process
+from tests.server.server_process import Process
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from millrace import sync
 from millrace.errors import Invalid, NotFound, Refused, TooLarge
 from millrace.spark.offset import Offset
 from millrace.spark.origin import NAME_CHARS_MAX
-from millrace.spark.staging import Staged
+from millrace.spark.staging import StagedRows
 from millrace.spark.stream_writer import StreamWriter
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -56,10 +56,10 @@ class Play:
         text = "\n".join(["v1", "{}", *lines])
         (self.checkpoint / "offsets" / str(batch)).write_text(text)
 
-    def stage(self, *bodies: str) -> Staged:
+    def stage(self, *bodies: str) -> StagedRows:
         return self.writer().write(iter([pa.record_batch({"value": list(bodies)})]))
 
-    def commit(self, batch: int, *staged: Staged) -> None:
+    def commit(self, batch: int, *staged: StagedRows) -> None:
         self.writer().commit(list(staged), batch)
 
     def run(self, batch: int, line: str, *bodies: str) -> None:

@@ -1,4 +1,4 @@
-"""Damages the file of the cells in many ways, and says what came of each.
+"""Damages the file of the cells in many ways, and classifies the results.
 
 A damaged page can end the process that reads it, so each attempt is a child of its own. Run as
 `python -m tests.store.damage <folder> <seed> <count>`, it prints the number of each outcome, and
@@ -13,7 +13,7 @@ Outcomes:
 - `harmless`: all values are there and `check` is content: free space was hit.
 - `older`: a commit before the last is there as a whole, because a page that names the last one was
   hit. The position in the log that it holds is as old, so that replay begins there.
-- `silent`: other values than those committed, and nobody noticed. This must not happen.
+- `silent`: values differ from the committed ones, and no error was raised. This must not happen.
 - `escaped`: an exception that is not ours. This must not happen either.
 """
 

@@ -1,4 +1,4 @@
-"""What the cells do on a full disk; run in a process of its own, on a small file system of its own.
+"""Cells on a full disk; run in a process of its own, on a small file system of its own.
 
 `test_lmdb_cells.py` runs it as `python -m tests.store.full_disk <scenario> <folder>`.
 """
@@ -71,7 +71,7 @@ def ballast_serves(disk: Path, *, left_bytes: int) -> None:
     assert is_short(cells)
     assert not (disk / "cells" / "ballast").exists()
     assert cells.get(Table.KEYS, list(more)) == list(more.values())
-    cells.care()
+    cells.maintain()
     assert is_short(cells), "the space has not come back"
     assert cells.check() == []
     cells.close()
@@ -82,7 +82,7 @@ def ballast_serves(disk: Path, *, left_bytes: int) -> None:
     cells.commit({Table.KEYS: dict.fromkeys(more)})
     assert is_short(cells)
     empty(disk)
-    cells.care()
+    cells.maintain()
     assert not is_short(cells)
     assert (disk / "cells" / "ballast").stat().st_size == BALLAST_BYTES
     assert cells.get(Table.META, [b"a"]) == [b"1"]
@@ -140,7 +140,7 @@ def nothing_helps(disk: Path) -> None:
     cells.commit({Table.KEYS: {b"small": b"1"}})
     assert cells.get(Table.KEYS, [b"small"]) == [b"1"]
     empty(disk)
-    cells.care()
+    cells.maintain()
     assert not is_short(cells)
     cells.commit({Table.KEYS: more})
     assert cells.get(Table.KEYS, list(more)) == list(more.values())
@@ -151,11 +151,11 @@ def nothing_helps(disk: Path) -> None:
 def full_before_it_is_needed(disk: Path) -> None:
     cells = begin(disk)
     fill(disk, left_bytes=SPARE_BYTES - 4096)
-    cells.care()
+    cells.maintain()
     assert is_short(cells)
     assert (disk / "cells" / "ballast").exists(), "the ballast is not touched by a look"
     empty(disk)
-    cells.care()
+    cells.maintain()
     assert not is_short(cells)
     cells.close()
 

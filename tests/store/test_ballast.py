@@ -30,7 +30,7 @@ def test_it_goes_and_comes_back(tmp_path: Path) -> None:
     assert not (tmp_path / NAME).exists()
     assert ballast.is_short
     ballast.release()
-    ballast.care()
+    ballast.maintain()
     assert (tmp_path / NAME).stat().st_size == MEBIBYTE
     assert not is_short(ballast)
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millrace.store.cells import Cells, Table
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.store.memory import MemoryCells
+from millrace.store.memory_cells import MemoryCells
 from tests.support.contracts import check_cells
 
 

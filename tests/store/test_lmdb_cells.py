@@ -1,4 +1,4 @@
-"""What is true of the cells in LMDB alone: damage, crashes, full disks, bytes."""
+"""Cells in LMDB: damage, crashes, full disks, bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 
 from millrace import errors, limits
 from millrace.store.cells import Table
+from millrace.store.checksums import ValueChecksum
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.store.stamp import Stamp
 from tests.store import full_disk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def open_cells(folder: Path, *, map_bytes: int = limits.CELLS_MAP_BYTES) -> Lmdb
 
 
 def run(module: str, *arguments: str, before: tuple[str, ...] = ()) -> str:
-    """Run one of the programs beside this file, and return what it prints."""
+    """Run one of the programs next to this file, and return its output."""
     command = [*before, sys.executable, "-m", f"tests.store.{module}", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
@@ -70,12 +70,13 @@ def edit(folder: Path, change: Callable[[Raw], None]) -> None:
         raw = Raw(environment, transaction)
         change(raw)
         number = struct.pack("<Q", transaction.id())
-        raw.put("SUMS", b"commit", Stamp(255).stamped([b"commit"], [number])[0])
+        raw.put("SUMS", b"commit", ValueChecksum(255).stamped([b"commit"], [number])[0])
 
 
 # --- Damage --------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_no_damage_stays_hidden(tmp_path: Path) -> None:
     report = json.loads(run("damage", str(tmp_path), "1", "300"))
     assert report["wrong"] == []
@@ -196,7 +197,7 @@ def test_a_foreign_commit_is_noticed_by_opening(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path) -> None:
     open_cells(tmp_path).close()
 
-    [stored] = Stamp(255).stamped([b"format"], [struct.pack("<I", 2)])
+    [stored] = ValueChecksum(255).stamped([b"format"], [struct.pack("<I", 2)])
     edit(tmp_path, lambda raw: raw.put("SUMS", b"format", stored))
     with pytest.raises(errors.Corrupt, match="format 1 is the one known here"):
         open_cells(tmp_path)
@@ -215,6 +216,7 @@ def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
 # --- Crashes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_killed_writer_loses_nothing_and_leaves_nothing_half(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     command = [sys.executable, "-m", "tests.store.killed", str(tmp_path)]
@@ -290,6 +292,7 @@ def test_readers_see_whole_commits(tmp_path: Path) -> None:
 # --- Full and failing disks ----------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scenario", full_disk.SCENARIOS)
 def test_a_full_disk(scenario: str, tmp_path: Path) -> None:
     # A file system of its own, in a name space of its own: it goes with the process.
@@ -304,11 +307,11 @@ def test_a_full_map_refuses_and_keeps_what_was_there(tmp_path: Path) -> None:
     large = {b"%06d" % number: b"x" * 1_000 for number in range(2_000)}
     with pytest.raises(errors.Full):
         cells.commit({Table.KEYS: large, Table.META: {b"a": b"2"}})
-    cells.care()
+    cells.maintain()
     assert full_disk.is_short(cells), "the disk has space, but no commit has succeeded since"
     assert cells.get(Table.META, [b"a"]) == [b"1"]
     cells.commit({Table.META: {b"a": b"3"}})
-    cells.care()
+    cells.maintain()
     assert not full_disk.is_short(cells)
     assert cells.check() == []
     cells.close()

@@ -1,15 +1,15 @@
-"""What is emptied: as much as there is room for, and nothing that holds nothing."""
+"""Planning of sealing passes: as much as the disk has room for, and no empty homes."""
 
 from __future__ import annotations
 
 import pytest
 from pyroaring import BitMap64
 
-from millrace.core.commands import Outlived
-from millrace.core.model import Death, Message
+from millrace.core.model import Death, NewMessage
+from millrace.core.needs import ExpiredRows
 from millrace.errors import Corrupt, Full
-from millrace.store.sealed import FOLDER, file_name, read_lines
-from tests.store.test_rules import Scene
+from millrace.store.sealed import FOLDER, file_name, read_footer
+from tests.store.test_disk_store import Scene
 from tests.support.contracts.story import SHARD
 from tests.support.simulator.disk import Effect
 
@@ -91,16 +91,16 @@ def test_l8_room_that_goes_while_it_is_used_leaves_nothing_behind() -> None:
 
 
 def test_a_missing_file_is_damage_whatever_is_asked() -> None:
-    """Nobody is told that rows were moved when nobody knows where to."""
+    """Rows without a location are damage, not moved rows."""
     scene = Scene()
-    scene.story.stage("s", Message(b"staged", b"key"))
+    scene.story.stage("s", NewMessage(b"staged", b"key"))
     for number in range(5):
-        scene.story.publish(Message(b"%d" % number))
+        scene.story.publish(NewMessage(b"%d" % number))
     scene.subject.seal_all()
     store = scene.subject.store
     for name in scene.files():
         scene.disk.remove(f"{FOLDER}/{name}")
-    store._reading.files.close()
+    store._row_reader.files.close()
     with pytest.raises(Corrupt, match="a sealed file is missing"):
         store.stage(SHARD, "s", grouped=False)
     with pytest.raises(Corrupt, match="a sealed file is missing"):
@@ -109,7 +109,7 @@ def test_a_missing_file_is_damage_whatever_is_asked() -> None:
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_damaged_batch_keeps_no_others_from_being_over(*, damaged: bool) -> None:
-    """Its messages cannot be handed out: they are over when the last of them is."""
+    """Its messages cannot be delivered: they expire with the last one."""
     scene = Scene()
     scene.story.bodies(2)
     scene.story.bodies(2)
@@ -119,10 +119,10 @@ def test_a_damaged_batch_keeps_no_others_from_being_over(*, damaged: bool) -> No
     store = scene.subject.store
     if damaged:
         [name] = scene.files()
-        [line] = read_lines(scene.disk, int(name.removesuffix(".arrow")))
+        [line] = read_footer(scene.disk, int(name.removesuffix(".arrow")))
         scene.disk.flip(f"{FOLDER}/{name}", line.offset + line.length - 10)
     over = BitMap64() if damaged else BitMap64([1, 2])
     found = store.outlived(SHARD, 0, between_ms, 10)
-    assert found == Outlived(over, len(over), between_ms)
+    assert found == ExpiredRows(over, len(over), between_ms)
     found = store.outlived(SHARD, 0, between_ms + 1, 10)
-    assert found == Outlived(BitMap64([1, 2, 3, 4]), 4, scene.story.now)
+    assert found == ExpiredRows(BitMap64([1, 2, 3, 4]), 4, scene.story.now)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from millrace import limits
-from millrace.core.model import Death, Message
+from millrace.core.model import Death, NewMessage
 from millrace.errors import Corrupt
 from millrace.store.cells import Table
-from millrace.store.memory import Image, MemoryCells
+from millrace.store.memory_cells import Image, MemoryCells
 from millrace.wal.segment import LogShape
 from tests.support.contracts.compare_stores import compare
 from tests.support.contracts.store_subject import DiskSubject
@@ -42,7 +42,7 @@ class Folder:
 
     def rows(self, count: int = 40) -> None:
         """Most of a segment."""
-        self.story.publish(*(Message(bytes(500)) for _ in range(count)))
+        self.story.publish(*(NewMessage(bytes(500)) for _ in range(count)))
 
     def sealed(self) -> list[str]:
         return self.disk.names("sealed")

@@ -7,9 +7,15 @@ from collections.abc import Callable
 import pytest
 from pyroaring import BitMap64
 
+from millrace.core.cells import Kind
 from millrace.core.changes import Entry
-from millrace.core.model import Death, Epoch, History, Kind, Message
-from millrace.core.seqs import pack_seqs
+from millrace.core.format.seq_sets import pack_seqs
+from millrace.core.model import (
+    Death,
+    Epoch,
+    History,
+    NewMessage,
+)
 from millrace.errors import Full
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync
@@ -35,7 +41,7 @@ class Source(MemorySubject):
 
 
 def keyed(story: Story, *keys: bytes) -> None:
-    story.publish(*(Message(b"%d" % story.index, key) for key in keys))
+    story.publish(*(NewMessage(b"%d" % story.index, key) for key in keys))
 
 
 def tell() -> tuple[Source, list[bytes]]:
@@ -47,10 +53,12 @@ def tell() -> tuple[Source, list[bytes]]:
     story.pin(1)
     story.die(Death.SETTLED, 1)
     story.batch(cells=[(LEASE, b"1", None), (LEASE, b"2", b"open")])
-    story.publish(Message(b"newer", b"b"), died={int(Death.SUPERSEDED): pack_seqs(BitMap64([2]))})
+    story.publish(
+        NewMessage(b"newer", b"b"), died={int(Death.SUPERSEDED): pack_seqs(BitMap64([2]))}
+    )
     story.batch(settled=pack_seqs(BitMap64([3])))
     story.pin(2)
-    story.stage("s", Message(b"staged", b"e"))
+    story.stage("s", NewMessage(b"staged", b"e"))
     story.unpin(1)
     story.die(Death.SETTLED, 4)
     keyed(story, b"f")
@@ -58,7 +66,7 @@ def tell() -> tuple[Source, list[bytes]]:
 
 
 def astray(entries: list[Entry]) -> list[Entry]:
-    """What another history made of the same beginning: as many rows, but others."""
+    """Return a diverged history with the same beginning: as many rows, but others."""
     story = Story(Source, keyed=True)
     # It begins with a batch of its own; here it goes on from another beginning.
     story.subject, story.model = Source(), MemoryStore()
@@ -130,11 +138,11 @@ def test_blocks_of_a_stage_are_numbered_below_those_of_later_batches() -> None:
     source, target = simulated(), simulated()
     story = Story(lambda: source, keyed=True)
     for at in range(5):
-        story.stage("s" if at % 2 else "t", Message(b"%d" % at, b"k%d" % at))
+        story.stage("s" if at % 2 else "t", NewMessage(b"%d" % at, b"k%d" % at))
     resync(source.store, target.store, SHARD)
     state = target.store._layered.must(SHARD)
     for name, count in (("s", 2), ("t", 3)):
-        found = target.store._layered.blocks.staged(state.id, name)
+        found = target.store._layered.row_index.staged(state.id, name)
         assert [ordinal for ordinal, _ in found] == list(range(count))
 
 

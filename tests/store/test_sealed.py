@@ -8,22 +8,27 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block
-from millrace.core.model import Message, Row
+from millrace.core.format.block import (
+    FLAG_DELETES,
+    FLAG_HEADERS,
+    FLAG_KEYS,
+    Block,
+)
+from millrace.core.model import NewMessage, Row
 from millrace.errors import Corrupt
-from millrace.store.place import Place
-from millrace.store.reading import decode_sealed
+from millrace.store.row_location import RowLocation
+from millrace.store.row_reader import decode_sealed
 from millrace.store.sealed import (
     FOLDER,
     SEALED_SCHEMA,
-    Line,
+    BatchEntry,
     Moved,
     SealedFile,
     SealedFiles,
     SealedWriter,
     file_name,
     file_number,
-    read_lines,
+    read_footer,
 )
 from tests.support.simulator.disk import SimDisk
 
@@ -31,10 +36,10 @@ GOLDEN = Path(__file__).parents[1] / "formats" / "sealed-1.arrow"
 """Written by the first version of the format; every later one must read it."""
 
 MESSAGES = [
-    Message(b"body", b"key", (("name", b"value"), ("name", b""))),
-    Message(None, b"deleted"),
-    Message(b"", None, ()),
-    Message(b"x" * 100),
+    NewMessage(b"body", b"key", (("name", b"value"), ("name", b""))),
+    NewMessage(None, b"deleted"),
+    NewMessage(b"", None, ()),
+    NewMessage(b"x" * 100),
 ]
 ROWS = [
     Row(at, 1_700_000_000_000, message.body, message.key, message.headers)
@@ -51,7 +56,7 @@ def disk_with(data: bytes = b"") -> SimDisk:
     return disk
 
 
-def write(disk: SimDisk) -> list[Place]:
+def write(disk: SimDisk) -> list[RowLocation]:
     """Two record batches: one with everything that rows may have, and one with holes."""
     time_ms = ROWS[0].time_ms
     full = Block.of_messages(MESSAGES).arrow(7, 11, time_ms).select(SEALED_SCHEMA.names)
@@ -66,10 +71,10 @@ def write(disk: SimDisk) -> list[Place]:
     return places
 
 
-def places_of(lines: list[Line]) -> list[Place]:
+def places_of(lines: list[BatchEntry]) -> list[RowLocation]:
     time_ms = ROWS[0].time_ms
     return [
-        Place(
+        RowLocation(
             1,
             line.offset,
             line.length,
@@ -86,13 +91,13 @@ def places_of(lines: list[Line]) -> list[Place]:
     ]
 
 
-def rows_at(file: SealedFile, place: Place, first: int) -> list[Row]:
+def rows_at(file: SealedFile, place: RowLocation, first: int) -> list[Row]:
     decoded = decode_sealed(place, file.read(place, 7))
     return decoded._rows(first, 0, place.count)
 
 
 def check(disk: SimDisk) -> None:
-    lines = read_lines(disk, 1)
+    lines = read_footer(disk, 1)
     assert [line[:5] for line in lines] == [(7, 11, 14, 4, FLAGS), (8, 100, 104, 3, 0)]
     file = SealedFile(disk, 1)
     full, holes = places_of(lines)
@@ -107,7 +112,7 @@ def check(disk: SimDisk) -> None:
 def test_a_file_describes_itself() -> None:
     disk = disk_with()
     places = write(disk)
-    assert places_of(read_lines(disk, 1)) == places
+    assert places_of(read_footer(disk, 1)) == places
     check(disk)
 
 
@@ -125,7 +130,7 @@ def test_anyone_who_knows_arrow_reads_it() -> None:
 
 def test_every_flipped_bit_is_noticed() -> None:
     data = GOLDEN.read_bytes()
-    places = places_of(read_lines(disk_with(data), 1))
+    places = places_of(read_footer(disk_with(data), 1))
     for offset in range(places[0].offset, len(data)):
         changed = bytearray(data)
         changed[offset] ^= 1 << offset % 8
@@ -140,15 +145,15 @@ def test_every_flipped_bit_is_noticed() -> None:
                 file.read(place, 7)
         if offset >= places[-1].offset + places[-1].length + 8:
             with pytest.raises(Corrupt, match="trailer"):
-                read_lines(disk, 1)
+                read_footer(disk, 1)
 
 
 def test_a_file_that_was_cut_short_is_damage() -> None:
     data = GOLDEN.read_bytes()
-    places = places_of(read_lines(disk_with(data), 1))
+    places = places_of(read_footer(disk_with(data), 1))
     disk = disk_with(data[: places[1].offset + 10])
     with pytest.raises(Corrupt):
-        read_lines(disk, 1)
+        read_footer(disk, 1)
     file = SealedFile(disk, 1)
     file.read(places[0], 7)
     with pytest.raises(Corrupt):

@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import Corrupt
-from millrace.store.place import Place
-from millrace.store.unreadable import Unreadable, reading
+from millrace.store.row_location import RowLocation
+from millrace.store.unreadable import Unreadable, reading_rows
 
-PLACE = Place(home=1, offset=0, length=10, count=1, span=1, time_ms=0, last_ms=0, flags=0)
+PLACE = RowLocation(home=1, offset=0, length=10, count=1, span=1, time_ms=0, last_ms=0, flags=0)
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), pa.ArrowMemoryError("no memory")])
 def test_rows_for_which_there_is_no_memory_are_not_damaged(error: MemoryError) -> None:
-    with pytest.raises(MemoryError), reading(1, 1, PLACE):
+    with pytest.raises(MemoryError), reading_rows(1, 1, PLACE):
         raise error
 
 
@@ -22,7 +22,7 @@ def test_rows_for_which_there_is_no_memory_are_not_damaged(error: MemoryError) -
 def test_damage_names_the_rows(error: Exception) -> None:
     with (
         pytest.raises(Unreadable, match="rows 7 to 7 cannot be read") as caught,
-        reading(1, 7, PLACE),
+        reading_rows(1, 7, PLACE),
     ):
         raise error
     assert (caught.value.shard, caught.value.first, caught.value.last) == (1, 7, 7)

@@ -30,6 +30,7 @@ def test_the_timeout_of_a_marker(request: pytest.FixtureRequest) -> None:
     assert scaled(10) == 10 * TIMEOUT_SCALE
 
 
+@pytest.mark.process
 def test_a_scale_multiplies_every_timeout() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "timeout and not every"],

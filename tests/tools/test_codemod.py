@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.codemod import Conflict, Table, difference, rewrite_python, rewrite_text
+from tools.codemod import Conflict, Table, difference, merge, rewrite_python, rewrite_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,6 +66,10 @@ def rewritten(text: str, module: str = "millrace.other") -> str:
             "x = import_module('millrace.wal.record')\n",
         ),
         ("# see log/record.py and `Host`\n", "# see wal/record.py and `Host`\n"),
+        (
+            "def f():\n    from millrace.shard.host import Host\n    return Host()\n",
+            "def f():\n    from millrace.engine.loop import CommitLoop\n    return CommitLoop()\n",
+        ),
     ],
 )
 def test_what_is_imported_and_used_is_renamed(before: str, after: str) -> None:
@@ -140,6 +144,7 @@ tests = ["tests/log/test_it.py::test_one"]
 """
 
 
+@pytest.mark.process
 def test_a_repository_is_moved_with_its_mutants(tmp_path: Path) -> None:
     files = {
         "src/millrace/__init__.py": "",
@@ -173,3 +178,140 @@ def test_a_repository_is_moved_with_its_mutants(tmp_path: Path) -> None:
     assert moved.count(mutant["old"]) == 1
     assert "return None" in moved.replace(mutant["old"], mutant["new"])
     assert "src/millrace/wal/record.py" in (tmp_path / "README.md").read_text()
+
+
+INTO = """'''Rates.'''
+
+from __future__ import annotations
+
+from math import inf
+
+from millrace import bucket
+from millrace.bucket import Bucket
+
+
+class Rate(Bucket):
+    def take(self) -> float:
+        return bucket.level(self, inf)
+"""
+
+JOINING = """'''Buckets.
+
+They leak.
+'''
+
+from __future__ import annotations
+
+from math import floor
+
+
+# A comment.
+class Bucket: ...
+
+
+def level(rate: Bucket, most: float) -> float:
+    return floor(most)
+"""
+
+BUCKETS = Table(
+    {"millrace.bucket": "millrace.rate"},
+    {},
+    frozenset({"millrace", "millrace.rate", "millrace.bucket"}),
+)
+
+
+def as_rate(text: str, module: str = "millrace.rate") -> str:
+    return rewrite_python(text, BUCKETS, module)
+
+
+def test_a_merged_module_stands_before_the_one_that_needs_it() -> None:
+    merged = merge(as_rate(INTO), as_rate(JOINING, "millrace.bucket"), "millrace.rate")
+    assert merged.startswith("'''Rates.'''".replace("'", '"'))
+    assert "millrace" not in merged
+    assert "return level(self, inf)" in merged
+    assert merged.index("# A comment.") < merged.index("class Rate")
+    assert "# --- Buckets ---\n# They leak.\n" in merged
+    names: dict[str, object] = {}
+    exec(compile(merged, "rate", "exec"), names)
+    assert {"Rate", "Bucket", "level", "inf", "floor"} <= names.keys()
+
+
+def test_a_merged_module_stands_behind_one_that_does_not_need_it_at_once() -> None:
+    calling = INTO.replace("class Rate(Bucket)", "class Rate")
+    merged = merge(as_rate(calling), as_rate(JOINING, "millrace.bucket"), "millrace.rate")
+    assert merged.index("class Rate") < merged.index("class Bucket")
+
+
+@pytest.mark.parametrize(
+    "joining",
+    [
+        JOINING.replace("class Bucket", "class Rate"),
+        JOINING.replace("floor", "Rate"),
+        JOINING + "\n\nclass Other(Rate): ...\n",
+    ],
+)
+def test_a_merge_that_would_hide_a_name_is_refused(joining: str) -> None:
+    with pytest.raises(Conflict, match=r"millrace\.rate"):
+        merge(as_rate(INTO), as_rate(joining, "millrace.bucket"), "millrace.rate")
+
+
+def a_repository(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], cwd=root, check=True)
+
+
+def codemod(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, str(ROOT / "tools" / "codemod.py"), *words, "--root", str(root)]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
+RATES = {
+    "src/millrace/__init__.py": "",
+    "src/millrace/rate.py": INTO,
+    "src/millrace/bucket.py": JOINING,
+    "tests/test_it.py": "from millrace import bucket, rate\nbucket.level(rate.Rate(), 1)\n",
+    "tests/mutants/mutants.toml": MUTANT.replace("shard/host.py", "bucket.py")
+    .replace("    return Host()", "    return floor(most)")
+    .replace("tests/log/test_it.py", "tests/test_it.py"),
+}
+
+
+@pytest.mark.process
+def test_a_repository_is_merged_with_its_mutants(tmp_path: Path) -> None:
+    a_repository(tmp_path, RATES)
+    table = tmp_path / "table.toml"
+    table.write_text('[modules]\n"millrace.bucket" = "millrace.rate"\n')
+    done = codemod(tmp_path, str(table))
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "src/millrace/bucket.py").exists()
+    assert "rate.level(rate.Rate(), 1)" in (tmp_path / "tests/test_it.py").read_text()
+    [mutant] = tomllib.loads((tmp_path / "tests/mutants/mutants.toml").read_text())["mutant"]
+    assert mutant["file"] == "rate.py"
+    assert (tmp_path / "src/millrace/rate.py").read_text().count(mutant["old"]) == 1
+
+
+@pytest.mark.process
+def test_mutants_are_refitted_to_an_edited_source(tmp_path: Path) -> None:
+    """Its text had a comment that was edited since, three lines from the bug."""
+    old = (
+        "# A comment.\\nclass Bucket: ...\\n\\n\\ndef level(rate: Bucket, most: float) -> float:\\n"
+    )
+    listed = MUTANT.replace("shard/host.py", "bucket.py")
+    listed = listed.replace("    return Host()", old + "    return floor(most)", 1)
+    listed = listed.replace("    return None", old + "    return None")
+    a_repository(tmp_path, {**RATES, "tests/mutants/mutants.toml": listed})
+    source = tmp_path / "src/millrace/bucket.py"
+    source.write_text(JOINING.replace("# A comment.", "# A better one."))
+    done = codemod(tmp_path, "--refit", "HEAD")
+    assert done.returncode == 0, done.stderr
+    [mutant] = tomllib.loads((tmp_path / "tests/mutants/mutants.toml").read_text())["mutant"]
+    assert source.read_text().count(mutant["old"]) == 1
+    assert "return None" in source.read_text().replace(mutant["old"], mutant["new"])
+    source.write_text(JOINING.replace("floor(most)", "floor(most) + 1"))
+    lost = codemod(tmp_path, "--refit", "HEAD")
+    assert lost.returncode == 1
+    assert "by hand" in lost.stderr

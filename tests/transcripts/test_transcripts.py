@@ -33,6 +33,7 @@ def test_purpose_is_on_top(path: Path) -> None:
     assert purpose[-1].endswith(".")
 
 
+@pytest.mark.process
 def test_r1_nothing_depends_on_the_order_of_a_set() -> None:
     """The same commands give the same bytes, whatever the seed of `hash()`."""
     program = (

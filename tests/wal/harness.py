@@ -1,4 +1,4 @@
-"""Logs small enough to look at, and a random life of one beside a naive model.
+"""Small logs, and a random life of one compared with a naive model.
 
 The model is a list: the payloads whose append returned. Whatever happens to process or power, the
 next open must give exactly that list, plus at most the one record that was in flight.
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from millrace import errors, limits
-from millrace.wal.files import Disk
-from millrace.wal.record import Mark
+from millrace.wal.disk import Disk
+from millrace.wal.record import LogMark
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 from tests.support.simulator.disk import Crashed, Effect, SimDisk
 
 SECTOR = limits.SECTOR_BYTES
@@ -38,7 +38,7 @@ def new_disk(seed: int = 0) -> SimDisk:
     return SimDisk(random.Random(seed))
 
 
-def read_log(disk: Disk, *, start: Mark | None = None, needed_from: int = 0) -> list[bytes]:
+def read_log(disk: Disk, *, start: LogMark | None = None, needed_from: int = 0) -> list[bytes]:
     """Return the payloads that a replay gives, without opening the log for writing."""
     replay = Replay(disk, start=start, needed_from=needed_from)
     try:
@@ -50,17 +50,17 @@ def read_log(disk: Disk, *, start: Mark | None = None, needed_from: int = 0) -> 
 def open_log(
     disk: Disk,
     *,
-    start: Mark | None = None,
+    start: LogMark | None = None,
     needed_from: int = 0,
     shape: LogShape = SHAPE,
     seed: int = 0,
-) -> tuple[Log, list[bytes]]:
+) -> tuple[WriteAheadLog, list[bytes]]:
     """Open the log and return it with the payloads that its replay gave."""
     replay = Replay(disk, start=start, needed_from=needed_from)
     payloads = [bytes(payload) for _, payload in replay]
     # Nonces differ from open to open because the generation is mixed in.
     chance = random.Random(seed * 1_000_003 + replay.survey.generation)
-    log = Log.open(replay, shape, chance=chance.randbytes, clock=no_time)
+    log = WriteAheadLog.open(replay, shape, chance=chance.randbytes, clock=no_time)
     return log, payloads
 
 
@@ -77,13 +77,13 @@ class Life:
         self.disk = SimDisk(self.chance)
         self.known: list[bytes] = []
         """Payloads whose append returned, or that a replay has given."""
-        self.start: Mark | None = None
+        self.start: LogMark | None = None
         self.folded = 0
         """How many of them the checkpoint has."""
         self.in_flight: bytes | None = None
         self.opens = 0
         self.made = 0
-        self.log: Log | None = None
+        self.log: WriteAheadLog | None = None
         self.boot()
 
     def boot(self) -> None:
@@ -103,7 +103,7 @@ class Life:
     def judge(self, found: Sequence[bytes]) -> None:
         expected = self.known[self.folded :]
         if self.in_flight is not None and len(found) == len(expected) + 1:
-            # It was durable although nobody was told; from now on it must stay.
+            # It was durable although it was not acknowledged; from now on it must stay.
             self.known.append(self.in_flight)
             expected = self.known[self.folded :]
         assert list(found) == expected
@@ -145,7 +145,7 @@ class Life:
         elif verb == "fail_sync":
             self.disk.fail_sync_in = self.chance.randrange(1, 4)
 
-    def append(self, log: Log) -> None:
+    def append(self, log: WriteAheadLog) -> None:
         length = self.chance.choice((0, 1, 100, SECTOR - 64, SECTOR, 2 * SECTOR, 7 * SECTOR - 64))
         self.made += 1
         self.in_flight = payload_of(self.made, length)

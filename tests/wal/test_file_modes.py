@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import Exists
+from millrace.wal.disk import RealDisk
 from millrace.wal.file_modes import make_private
-from millrace.wal.files import RealDisk
 
 
 @pytest.fixture(autouse=True)

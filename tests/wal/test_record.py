@@ -1,4 +1,4 @@
-"""The bytes of the log: what goes in comes out, and nothing else is taken for it."""
+"""Record format: round trips, and no other bytes decode as a record."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from millrace.wal.record import (
     END,
     RECORD_HEADER_BYTES,
     SEGMENT_USED_BYTES,
-    Mark,
-    Position,
+    LogMark,
+    LogPosition,
     SegmentHeader,
     decode_record,
-    decode_segment,
+    decode_segment_header,
     encode_record,
-    encode_segment,
-    is_whole,
-    span_of,
+    encode_segment_header,
+    has_valid_checksum,
+    record_span,
 )
 
 SEGMENT = SegmentHeader(
@@ -49,7 +49,7 @@ def test_a_record_has_the_documented_bytes() -> None:
 
 
 def test_a_segment_header_has_the_documented_bytes() -> None:
-    data = encode_segment(SEGMENT)
+    data = encode_segment_header(SEGMENT)
     body = (
         b"MRSEG1\0\0"
         + SEGMENT.log_id
@@ -71,7 +71,7 @@ def test_a_record_comes_back(
     header = decode_record(head)
     assert header is not None
     assert header == (crc, prev_crc, DATA, generation, segment.nonce, serial, len(payload))
-    assert is_whole(header, memoryview(head), payload)
+    assert has_valid_checksum(header, memoryview(head), payload)
 
 
 def test_no_flipped_bit_of_a_record_passes() -> None:
@@ -83,7 +83,7 @@ def test_no_flipped_bit_of_a_record_passes() -> None:
     for place in range(len(record) * 8):
         record[place // 8] ^= 1 << place % 8
         header = decode_record(record)
-        assert header is None or not is_whole(
+        assert header is None or not has_valid_checksum(
             header, memoryview(record), bytes(record[RECORD_HEADER_BYTES:])
         )
         record[place // 8] ^= 1 << place % 8
@@ -94,21 +94,21 @@ def test_a_segment_header_comes_back(
     log_id: bytes, generation: int, nonce: int, prev_crc: int, serial: int, size: int
 ) -> None:
     header = SegmentHeader(log_id, generation, nonce, prev_crc, serial, size)
-    assert decode_segment(encode_segment(header)) == header
+    assert decode_segment_header(encode_segment_header(header)) == header
 
 
 def test_no_flipped_bit_of_a_segment_header_passes() -> None:
-    data = bytearray(encode_segment(SEGMENT))
+    data = bytearray(encode_segment_header(SEGMENT))
     for place in range(SEGMENT_USED_BYTES * 8):
         data[place // 8] ^= 1 << place % 8
-        assert decode_segment(bytes(data)) is None
+        assert decode_segment_header(bytes(data)) is None
         data[place // 8] ^= 1 << place % 8
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_can_be_decoded(data: bytes) -> None:
     """Whatever lies on the disk, decoding gives a header or None and raises nothing."""
-    decode_segment(data)
+    decode_segment_header(data)
     decode_record(data)
 
 
@@ -116,13 +116,13 @@ def test_any_bytes_can_be_decoded(data: bytes) -> None:
     ("length", "sectors"), [(0, 1), (4096 - 64, 1), (4096 - 63, 2), (4096, 2), (8192 - 64, 2)]
 )
 def test_a_record_takes_whole_sectors(length: int, sectors: int) -> None:
-    assert span_of(length) == sectors * 4096
+    assert record_span(length) == sectors * 4096
 
 
 def test_a_part_of_a_position() -> None:
-    position = Position(generation=3, offset=4160, length=100)
-    assert position.part(start=10, length=20) == Position(generation=3, offset=4170, length=20)
+    position = LogPosition(generation=3, offset=4160, length=100)
+    assert position.part(start=10, length=20) == LogPosition(generation=3, offset=4170, length=20)
 
 
 def test_marks_compare_by_age() -> None:
-    assert Mark(1, 8192, 9, 2) < Mark(2, 4096, 0, 2) < Mark(2, 8192, 0, 3)
+    assert LogMark(1, 8192, 9, 2) < LogMark(2, 4096, 0, 2) < LogMark(2, 8192, 0, 3)

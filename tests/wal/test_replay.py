@@ -11,15 +11,15 @@ from millrace.wal.record import (
     DATA,
     END,
     RECORD_HEADER_BYTES,
-    Mark,
+    LogMark,
     SegmentHeader,
     encode_record,
-    encode_segment,
-    span_of,
+    encode_segment_header,
+    record_span,
 )
 from millrace.wal.replay import ORIGIN, Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import (
     SECTOR,
@@ -47,7 +47,9 @@ class Forge:
 
     def segment(self, number: int, header: SegmentHeader) -> None:
         self.name = f"log/{number:08d}.seg"
-        self.disk.open(self.name, create_bytes=header.size).write([encode_segment(header)], 0)
+        self.disk.open(self.name, create_bytes=header.size).write(
+            [encode_segment_header(header)], 0
+        )
         self.header, self.offset = header, SECTOR
 
     def record(
@@ -69,7 +71,7 @@ class Forge:
             length=len(payload) if length is None else length,
         )
         self.disk.open(self.name).write([head, payload], self.offset)
-        self.offset += span_of(len(payload))
+        self.offset += record_span(len(payload))
         self.serial += 1
         self.prev_crc = crc
 
@@ -90,7 +92,7 @@ def test_positions_and_payloads_come_in_order(forge: Forge) -> None:
     found = [(place, bytes(payload)) for place, payload in replay]
     assert [payload for _, payload in found] == [b"one", b"two", b"three"]
     assert [place.offset for place, _ in found] == [4160, 8256, 16448]
-    assert replay.end == Mark(5, 5 * SECTOR, forge.prev_crc, 5)
+    assert replay.end == LogMark(5, 5 * SECTOR, forge.prev_crc, 5)
 
 
 def test_an_empty_folder_ends_at_the_origin() -> None:
@@ -261,7 +263,7 @@ def test_a_mark_that_the_log_does_not_have_is_corruption(
 
 def test_the_start_itself_is_needed(forge: Forge) -> None:
     with pytest.raises(errors.Invalid, match="the start itself"):
-        Replay(forge.disk, start=Mark(5, SECTOR, 0, 1), needed_from=6)
+        Replay(forge.disk, start=LogMark(5, SECTOR, 0, 1), needed_from=6)
 
 
 def test_a_bad_sector_is_an_error_and_not_an_end(forge: Forge) -> None:
@@ -285,6 +287,7 @@ def small_log() -> tuple[SimDisk, list[bytes], dict[str, int]]:
     return disk, payloads, {segment.name: segment.end for segment in replay.survey.used}
 
 
+@pytest.mark.slow
 def test_a_flip_of_every_byte_gives_the_same_data_or_corrupt() -> None:
     """A disk that rots must never make a record vanish or change without a word."""
     disk, payloads, ends = small_log()
@@ -332,10 +335,10 @@ def test_what_was_read_can_be_read_again_behind_an_open_log(
     replay = Replay(disk, start=start)
     before = [(place, bytes(payload)) for place, payload in replay]
     assert len(before) == 7
-    log = Log.open(replay, SHAPE, chance=random.Random(0).randbytes)
+    log = WriteAheadLog.open(replay, SHAPE, chance=random.Random(0).randbytes)
     log.append([b"not part of it"])
     for _ in range(2):
-        assert [(place, bytes(payload)) for place, payload in replay.again()] == before
+        assert [(place, bytes(payload)) for place, payload in replay.read_again()] == before
     log.close()
 
 
@@ -343,7 +346,7 @@ def test_a_record_that_changes_before_it_is_read_again_is_corruption(forge: Forg
     replay = Replay(forge.disk)
     assert len(list(replay)) == 2
     forge.disk.flip(forge.name, 2 * SECTOR + 64)
-    again = replay.again()
+    again = replay.read_again()
     next(again)
     with pytest.raises(errors.Corrupt, match="changed while it was read"):
         next(again)

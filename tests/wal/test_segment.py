@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from millrace import errors
-from millrace.wal.record import Position, SegmentHeader
+from millrace.wal.record import LogPosition, SegmentHeader
 from millrace.wal.segment import Hold, LogShape, Segment
 from tests.wal.harness import SECTOR, new_disk
 
@@ -51,7 +51,7 @@ def test_a_hold_reads_its_own_generation_until_it_is_released() -> None:
     segment.file.write([b"payload"], SECTOR)
     returned: deque[Segment] = deque()
     hold = Hold(segment, returned)
-    position = Position(3, SECTOR, 7)
+    position = LogPosition(3, SECTOR, 7)
     assert bytes(hold.buffer(position)) == b"payload"
     with pytest.raises(errors.Invalid, match="generation 4 is not held"):
         hold.buffer(position._replace(generation=4))

@@ -7,22 +7,22 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.wal.record import Position, SegmentHeader
+from millrace.wal.record import LogPosition, SegmentHeader
 from millrace.wal.segment import LogShape
-from millrace.wal.segment_pool import Pool
+from millrace.wal.segment_pool import SegmentPool
 from tests.support.simulator.disk import SimDisk
 from tests.wal.harness import SECTOR, SHAPE, new_disk
 
 SIZE = SHAPE.segment_bytes
 
 
-def new_pool(disk: SimDisk, shape: LogShape = SHAPE) -> Pool:
+def new_pool(disk: SimDisk, shape: LogShape = SHAPE) -> SegmentPool:
     disk.make_folder("log")
     disk.sync_folder("")
-    return Pool(disk, "log", shape, live=[], free=[], number=0)
+    return SegmentPool(disk, "log", shape, live=[], free=[], number=0)
 
 
-def begin(pool: Pool, generation: int) -> None:
+def begin(pool: SegmentPool, generation: int) -> None:
     """Put a ready segment to use, as the writer does."""
     segment = pool.take(spare=0)
     assert segment is not None
@@ -31,14 +31,14 @@ def begin(pool: Pool, generation: int) -> None:
     pool.enter(segment.renewed(header))
 
 
-def fill(pool: Pool, generations: int) -> None:
+def fill(pool: SegmentPool, generations: int) -> None:
     for generation in range(1, generations + 1):
         pool.make(ready=1)
         begin(pool, generation)
 
 
-def place(generation: int) -> Position:
-    return Position(generation, SECTOR, 12)
+def place(generation: int) -> LogPosition:
+    return LogPosition(generation, SECTOR, 12)
 
 
 def test_a_segment_is_durable_before_it_is_ready() -> None:
@@ -155,16 +155,16 @@ def test_beyond_the_limit_readers_get_copies() -> None:
 
 
 def test_segments_of_another_size_go_when_they_are_free() -> None:
-    """The size was changed in the settings: what is in use stays, what is free is replaced."""
+    """After a change of the size in the settings, segments in use stay, free ones are replaced."""
     disk = new_disk()
     pool = new_pool(disk)
     fill(pool, 2)
     segments = [segment for number in (1, 2) if (segment := pool.find(number)) is not None]
     small = replace(SHAPE, segment_bytes=4 * SECTOR)
-    pool = Pool(disk, "log", small, live=segments, free=[], number=2)
+    pool = SegmentPool(disk, "log", small, live=segments, free=[], number=2)
     pool.release_before(2)
     assert disk.names("log") == ["00000002.seg"]
-    pool = Pool(disk, "log", small, live=[], free=segments[1:], number=2)
+    pool = SegmentPool(disk, "log", small, live=[], free=segments[1:], number=2)
     assert disk.names("log") == []
     assert not pool.ready
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.wal.switch_interval import Turns
+from millrace.wal.switch_interval import SwitchIntervalLimit
 
 BEFORE = 0.004
 
@@ -25,7 +25,7 @@ def now() -> float:
 
 
 def test_turns_are_shortened_and_restored() -> None:
-    turns = Turns(0.0005)
+    turns = SwitchIntervalLimit(0.0005)
     assert now() == 0.0005
     turns.end()
     assert now() == BEFORE
@@ -34,7 +34,7 @@ def test_turns_are_shortened_and_restored() -> None:
 
 
 def test_turns_are_never_made_longer() -> None:
-    turns = Turns(0.1)
+    turns = SwitchIntervalLimit(0.1)
     assert now() == BEFORE
     turns.end()
     assert now() == BEFORE
@@ -42,7 +42,7 @@ def test_turns_are_never_made_longer() -> None:
 
 @pytest.mark.parametrize("first_ends_first", [True, False])
 def test_the_shortest_wish_counts_as_long_as_it_stands(*, first_ends_first: bool) -> None:
-    long, short = Turns(0.002), Turns(0.001)
+    long, short = SwitchIntervalLimit(0.002), SwitchIntervalLimit(0.001)
     assert now() == 0.001
     if first_ends_first:
         long.end()
@@ -56,7 +56,7 @@ def test_the_shortest_wish_counts_as_long_as_it_stands(*, first_ends_first: bool
 
 
 def test_what_others_set_meanwhile_stays() -> None:
-    turns = Turns(0.001)
+    turns = SwitchIntervalLimit(0.001)
     sys.setswitchinterval(0.0002)
     turns.end()
     assert now() == 0.0002

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.wal.files import RealDisk
-from millrace.wal.record import Position
+from millrace.wal.disk import RealDisk
+from millrace.wal.record import LogPosition
 from millrace.wal.replay import ORIGIN, Replay
 from millrace.wal.segment import Loan, LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 from tests.support.simulator.disk import Crashed, Effect
 from tests.wal.harness import (
     SECTOR,
@@ -34,7 +34,7 @@ from tests.wal.harness import (
 def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     payloads = [b"", b"small", os.urandom(3 * SECTOR), b"x" * (7 * SECTOR - 64)]
-    log = Log.open(Replay(disk), SHAPE, chance=os.urandom)
+    log = WriteAheadLog.open(Replay(disk), SHAPE, chance=os.urandom)
     for payload in payloads:
         log.prepare()
         position = log.append([payload[:2], payload[2:]])
@@ -48,7 +48,7 @@ def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
     assert statistics.sync_seconds > 0
     log.close()
     assert read_log(RealDisk(tmp_path, read_only=True)) == payloads
-    log = Log.open(Replay(disk), SHAPE, chance=os.urandom)
+    log = WriteAheadLog.open(Replay(disk), SHAPE, chance=os.urandom)
     start = log.mark()
     assert log.release_before(start.generation) == 2
     log.append([b"more"])
@@ -60,28 +60,30 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        log = Log.open(Replay(disk), SHAPE, chance=os.urandom)
+        log = WriteAheadLog.open(Replay(disk), SHAPE, chance=os.urandom)
         log.append([b"x"])
         log.close()
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(errors.Corrupt, match="generation 77"):
         Replay(disk, start=ORIGIN._replace(generation=77))
     with pytest.raises(errors.Corrupt, match="another log"):
-        Log.open(Replay(disk), SHAPE, chance=os.urandom, log_id=b"another log's id")
+        WriteAheadLog.open(Replay(disk), SHAPE, chance=os.urandom, log_id=b"another log's id")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_id_is_kept() -> None:
     disk = new_disk()
     replay = Replay(disk)
-    log = Log.open(replay, SHAPE, chance=random.Random(1).randbytes, log_id=b"0123456789abcdef")
+    log = WriteAheadLog.open(
+        replay, SHAPE, chance=random.Random(1).randbytes, log_id=b"0123456789abcdef"
+    )
     log.append([b"one"])
     log.close()
     log, _ = open_log(disk)
     assert log.id == b"0123456789abcdef"
     log.close()
     with pytest.raises(errors.Corrupt, match="another log"):
-        Log.open(Replay(disk), SHAPE, chance=random.Random(1).randbytes, log_id=bytes(16))
+        WriteAheadLog.open(Replay(disk), SHAPE, chance=random.Random(1).randbytes, log_id=bytes(16))
     assert len(open_log(new_disk())[0].id) == 16
 
 
@@ -101,7 +103,7 @@ def test_what_was_not_iterated_is_verified_at_open() -> None:
     log.close()
     disk.flip("log/00000001.seg", 2 * SECTOR + 64)
     with pytest.raises(errors.Corrupt, match="offset 8192"):
-        Log.open(Replay(disk), SHAPE, chance=random.Random(1).randbytes)
+        WriteAheadLog.open(Replay(disk), SHAPE, chance=random.Random(1).randbytes)
 
 
 def test_unfinished_segments_are_removed_and_nothing_else() -> None:
@@ -132,7 +134,7 @@ def test_a_crash_at_any_effect_of_the_first_open_does_no_harm() -> None:
 
 
 def test_a_full_disk_can_be_opened_and_emptied() -> None:
-    """What frees space must be able to run: open needs none."""
+    """Operations that free space must be able to run: open needs no space."""
     disk = new_disk()
     log, _ = open_log(disk)
     disk.budget_bytes = 0
@@ -273,13 +275,14 @@ def test_a_reader_without_a_copy() -> None:
     assert loan is not None
     assert bytes(loan.view) == b"234"
     assert loan.hold is not None
-    assert log.lend(Position(99, SECTOR, 1)) is None
+    assert log.lend(LogPosition(99, SECTOR, 1)) is None
 
 
+@pytest.mark.slow
 def test_three_threads_at_once_on_the_real_disk(tmp_path: Path) -> None:
     """One appends, one prepares and releases, one reads: what a reader was lent never changes."""
-    log = Log.open(Replay(RealDisk(tmp_path)), SHAPE, chance=os.urandom)
-    written: deque[tuple[Position, bytes]] = deque(maxlen=4)
+    log = WriteAheadLog.open(Replay(RealDisk(tmp_path)), SHAPE, chance=os.urandom)
+    written: deque[tuple[LogPosition, bytes]] = deque(maxlen=4)
     done = threading.Event()
     failures: list[BaseException] = []
 

@@ -1,1 +1,1 @@
-"""Ready jobs on Spark: load, export, audit, report, redrive."""
+"""Batch jobs over whole queues on Spark: load, export, audit, report, redrive."""

@@ -1,8 +1,8 @@
-"""A snapshot of a queue into files or a table, with the boundary in the same commit.
+"""Export: writes a snapshot of a queue to files or a table, with its boundary in the same commit.
 
-Rule 1: what is exported is one moment of the queue, whatever comes meanwhile.
-Rule 2: an export under the same name, into the same place, goes on where the last one ended. What
-shows the latest of each key is whole each time, and needs a place of its own.
+Rule 1: an export is a consistent snapshot of the queue.
+Rule 2: a repeated export with the same name and place is incremental. The view `latest` is complete
+each time, and needs a place of its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from millrace import limits, sync
-from millrace.batch_jobs.site import Site
-from millrace.client.vector import open_at
-from millrace.core import check
+from millrace.batch_jobs.job_context import JobContext
+from millrace.client.multi_shard_cursor import open_at
+from millrace.core import validate
 from millrace.errors import CursorExpired, Exists
 from millrace.pipeline.declaration import DeclaredSink
-from millrace.pipeline.feed import Stretch, judge
 from millrace.pipeline.frames import arrow_schema
-from millrace.pipeline.outlet import Brought, Outlet, Patience
 from millrace.pipeline.record import SinkRecord
+from millrace.pipeline.sink_session import Brought, Patience, SinkSession
+from millrace.pipeline.source import Stretch, judge
 from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held, Sink
 from millrace.sinks.boundary import Boundary, Span, begins
@@ -33,43 +33,43 @@ from millrace.sinks.lake import Lake
 from millrace.spark.options import View
 
 _FLOW = "export"
-"""Sinks know an export as export/NAME."""
+"""Prefix of an export's flow in its sink: export/NAME."""
 
 
-class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a queue goes where."""
+class ExportJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of an export: source view, sink and columns."""
 
     name: str
     sink: Sink
     view: View = "changes"
     schema: str = ""
-    """Of the bodies, as Spark declares columns; empty: they are left as they are."""
+    """Schema of the bodies, as Spark declares columns; empty: bodies are not parsed."""
     format: str = "json"
-    """Of the bodies, with a schema."""
+    """Format of the bodies, with a schema."""
     columns: tuple[str, ...] = ()
-    """Of the queue's rows; empty: all of them."""
+    """Columns of the queue's rows; empty: all of them."""
 
 
-class Exported(msgspec.Struct, frozen=True):
-    """What became of an export."""
+class ExportResult(msgspec.Struct, frozen=True):
+    """Result of an export."""
 
     rows: int
     boundary: Boundary
-    """How far the queue was read."""
+    """Position up to which the queue was exported."""
 
 
-def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
-    """Bring one moment of a queue into a sink.
+def export(site: JobContext, queue: sync.Queue, job: ExportJob) -> ExportResult:
+    """Export a snapshot of a queue to a sink.
 
     Raises:
-        Exists: with the view `latest`, rows of an earlier moment are there.
-        CursorExpired: of a keyed queue, deletes have gone since the last export.
+        Exists: the view is `latest`, and the sink has rows of an earlier snapshot.
+        CursorExpired: deletes of a keyed queue were removed since the last export.
         Refused: the sink cannot take such rows, or holds those of another queue.
         Retry: the sink did not answer.
     """
-    name = check.name(job.name, "name")
+    name = validate.name(job.name, "name")
     patience = Patience(limits.JOB_PATIENCE_SECONDS, Event(), site.say)
-    outlet = Outlet(
+    outlet = SinkSession(
         DeclaredSink(name=name, kind=_FLOW),
         _whole(job.sink),
         _FLOW,
@@ -99,25 +99,24 @@ def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
             if after != upto:
                 _carry(site, outlet, span, _frame(site, queue, job, stretch, span), columns)
                 outlet.clean()
-            return Exported(outlet.rows, upto)
+            return ExportResult(outlet.rows, upto)
         finally:
             outlet.close()
 
 
 def _whole(sink: Sink) -> Sink:
-    """The sink with its whole path: Spark's tasks may work in another folder."""
+    """Return the sink with an absolute path: Spark's tasks may run in another folder."""
     return msgspec.structs.replace(sink, path=str(sink.root)) if isinstance(sink, Lake) else sink
 
 
 def _see_deletes(queue: sync.Queue, name: str, after: Boundary) -> None:
-    """See that nothing has gone which tells of what became of keys since: no key may stay in the
-    sink because its delete was not seen.
+    """Check that no delete since the last export was removed: its key would stay in the sink.
 
     Raises:
-        CursorExpired: deletes have gone by age, or rows were purged.
+        CursorExpired: deletes were removed by age, or rows were purged.
     """
     [place] = after.places
-    # Where rows are gone is told to those who would read on from a place.
+    # A probe cursor at the last position is refused if rows after it were removed.
     probe = f"{_FLOW}.{token_hex(8)}"
     try:
         cursor = queue._portal.run(partial(open_at, queue._twin, probe, place.seqs, retain=False))
@@ -132,7 +131,9 @@ def _see_deletes(queue: sync.Queue, name: str, after: Boundary) -> None:
     queue._portal.run(cursor.delete)
 
 
-def _frame(site: Site, queue: sync.Queue, job: Export, stretch: Stretch, span: Span) -> DataFrame:
+def _frame(
+    site: JobContext, queue: sync.Queue, job: ExportJob, stretch: Stretch, span: Span
+) -> DataFrame:
     [after] = span.after.places
     firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
     options = {
@@ -147,7 +148,9 @@ def _frame(site: Site, queue: sync.Queue, job: Export, stretch: Stretch, span: S
     return site.read(queue, **options)
 
 
-def _carry(site: Site, outlet: Outlet, span: Span, frame: DataFrame, columns: pa.Schema) -> None:
+def _carry(
+    site: JobContext, outlet: SinkSession, span: Span, frame: DataFrame, columns: pa.Schema
+) -> None:
     def stage(held: Held) -> Brought:
         with site.asking("to export", "schema"):
             return stage_frame(frame, outlet.sink, held, span, columns)

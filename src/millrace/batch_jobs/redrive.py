@@ -1,31 +1,38 @@
-"""Dead letters back to where they came from, changed by a query or a function on the way.
+"""Redrive: moves dead letters back, changed by a query or a function on the way.
 
-Rule 1: a letter ends in the transaction that publishes what was made of it: exactly once, whatever
-is cut off in between.
-Rule 2: what is made of a letter carries its shard and seq. A letter of which nothing was made
-stays, as if nobody had looked at it; one of which several were made ends once.
-Rule 3: only what was there when it began is moved.
+Rule 1: a letter ends in the transaction that publishes the messages made of it: exactly once,
+whatever is cut off in between.
+Rule 2: each result carries the shard and seq of its letter. A letter without a result stays, as if
+it had never been leased; one with several results ends once.
+Rule 3: only letters that were there at the beginning are moved.
+Rule 4: letters without a result stay leased until the job ends, else they would be delivered to it
+again. Only their seqs are kept in memory, and their leases are extended in time: an expired lease
+would count as a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
-from millrace.batch_jobs.held_leases import Held
-from millrace.batch_jobs.site import Site
+from millrace.batch_jobs.job_context import JobContext
 from millrace.batch_jobs.transform import find_function, run_python, run_sql
-from millrace.client import letter
+from millrace.client import dead_letter_headers as letter
 from millrace.client.lease import grant_of, seq_of
-from millrace.client.ticket import write_ticket
-from millrace.core.bury import PREFIX, TIME_DIGITS, first_ms
+from millrace.client.lease_group import LeaseGroup
+from millrace.client.snapshot_token import write_snapshot_token
+from millrace.core.answers import Outcome
+from millrace.core.commands import Extend
+from millrace.core.transfer.dead_letter import PREFIX, TIME_DIGITS, first_ms
 from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, PUT
 from millrace.spark.address import Address
@@ -38,7 +45,7 @@ COLUMNS = (
     "dead_queue string, dead_reason string, dead_deliveries bigint, dead_failures bigint, "
     "dead_time timestamp"
 )
-"""Of a letter, as a query sees it."""
+"""Columns of a letter in queries, as a Spark schema."""
 
 _PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _FIELDS: list[tuple[str, pa.DataType]] = [
@@ -65,32 +72,32 @@ _STAGED_FIELDS: list[tuple[str, pa.DataType]] = [
 _STAGED_ARROW = pa.schema(_STAGED_FIELDS)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is made of letters."""
+class LetterTransform(msgspec.Struct, frozen=True, kw_only=True):
+    """Transformation of letters, and their target."""
 
     to: str = ""
-    """The queue that they go to, as name or space/name; empty: where each came from."""
+    """Target queue, as name or space/name; empty: the queue of origin of each letter."""
     sql: str = ""
     """A query over `input`."""
     python: str = ""
-    """Or a function of a DataFrame, as file.py:name."""
+    """A function from DataFrame to DataFrame, as file.py:name; excludes `sql`."""
 
 
-class Redriven(msgspec.Struct, frozen=True):
-    """What became of dead letters."""
+class RedriveResult(msgspec.Struct, frozen=True):
+    """Result of a redrive, or of a dry run."""
 
     letters: int
-    """That were moved, or with a dry run would be."""
+    """Number of letters that were moved, or would be."""
     published: int
-    """Messages that were made of them."""
+    """Number of messages published for them."""
     kept: int
-    """Letters of which nothing was made, or nothing that has a queue to go to."""
+    """Number of letters without a result, or without a target for it."""
     aimless: int = 0
-    """Messages that were made and have none: their dead_queue is not known."""
+    """Number of results without a target: their dead_queue is unknown."""
 
     @property
     def reason(self) -> str:
-        """Why nothing was moved; empty: something was."""
+        """Reason why nothing was moved; empty if letters were."""
         if self.letters:
             return ""
         if self.aimless:
@@ -101,19 +108,19 @@ class Redriven(msgspec.Struct, frozen=True):
         return "nothing was made of the letters" if self.kept else "the queue has no letters"
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """What a dry run shows: some letters, and what would be published instead of them."""
+class DryRun(msgspec.Struct, frozen=True):
+    """Result of a dry run: sample letters, and the messages that would be published."""
 
     before: Sequence[Mapping[str, object]]
     after: Sequence[Mapping[str, object]]
-    redriven: Redriven
+    redriven: RedriveResult
 
 
-def check_change(change: Change) -> None:
-    """See what can be seen of a change without Spark.
+def check_transform(change: LetterTransform) -> None:
+    """Validate a transformation as far as possible without Spark.
 
     Raises:
-        Invalid: both ways are given, or the function's file is not there.
+        Invalid: both sql and python are given, or the function's file does not exist.
     """
     if change.sql and change.python:
         raise Invalid("give sql, or python; a change is one or the other", field="python")
@@ -121,13 +128,13 @@ def check_change(change: Change) -> None:
         find_function(change.python)
 
 
-def changed(frame: DataFrame, change: Change) -> DataFrame:
-    """What the change makes of letters, checked.
+def transform_letters(frame: DataFrame, change: LetterTransform) -> DataFrame:
+    """Apply the transformation to letters, and validate the result.
 
     Raises:
-        Invalid: it lacks a column, or has one that no queue knows.
+        Invalid: the result lacks a column, or has one that messages do not have.
     """
-    check_change(change)
+    check_transform(change)
     made = frame
     if change.sql:
         made = run_sql(frame, change.sql)
@@ -141,7 +148,7 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
                 "it is; keep it in the query",
                 field="sql" if change.sql else "python",
             )
-    # What tells of a letter's death is for the query alone.
+    # Columns about a letter's death are for the query only.
     told = ("shard", "seq", "timestamp", *(name for name in _SCHEMA.names if "dead_" in name))
     carried = [name for name in made.columns if name not in told]
     check_schema(made.select(*carried).schema)
@@ -149,8 +156,8 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
     return made.select("shard", "seq", target.alias("_to"), *carried)
 
 
-def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
-    """What a redrive would do; nothing is leased, published or ended.
+def try_transform(site: JobContext, queue: sync.Queue, change: LetterTransform) -> DryRun:
+    """Return the result that a redrive would have, without leasing or changing anything.
 
     Raises:
         Invalid, NotFound: as `redrive`.
@@ -159,8 +166,8 @@ def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
         queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot,
         site.asking("the change", "sql"),
     ):
-        frame = letters_of(site, queue, write_ticket(snapshot._twin))
-        made = changed(frame, change).cache()
+        frame = letters_of(site, queue, write_snapshot_token(snapshot._twin))
+        made = transform_letters(frame, change).cache()
         try:
             counts = _counts(made)
             for target in counts:
@@ -172,17 +179,17 @@ def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
             wanted = frame.join(after.select("shard", "seq").distinct(), ["shard", "seq"])
             moved = _judge(frame, aimed)
             published = sum(count for target, count in counts.items() if target)
-            return Tried(
+            return DryRun(
                 wanted.orderBy("shard", "seq").toArrow().to_pylist(),
                 after.withColumnRenamed("_to", "to").toArrow().to_pylist(),
-                Redriven(moved, published, frame.count() - moved, counts.get("", 0)),
+                RedriveResult(moved, published, frame.count() - moved, counts.get("", 0)),
             )
         finally:
             made.unpersist()
 
 
 def _counts(made: DataFrame) -> dict[str, int]:
-    """How many messages go to each queue; those that have none are under ""."""
+    """Return the number of messages for each target; those without one are under ""."""
     found: dict[str, int] = {}
     for target, count in made.groupBy("_to").count().collect():
         found[target or ""] = found.get(target or "", 0) + int(count)
@@ -190,10 +197,10 @@ def _counts(made: DataFrame) -> dict[str, int]:
 
 
 def _judge(letters: DataFrame, aimed: DataFrame) -> int:
-    """How many letters messages are made of, which a queue would take.
+    """Return the number of letters that valid messages are made of.
 
     Raises:
-        Invalid: one is of no letter. What a queue would refuse ends Spark's task.
+        Invalid: a message belongs to no letter. An invalid message fails Spark's task.
     """
     pairs = aimed.drop("_to").mapInArrow(_check_part, "shard int, seq bigint").distinct()
     known = letters.select("shard", "seq", F.lit(1).alias("letter"))
@@ -218,12 +225,12 @@ def _strange(pair: tuple[int, int]) -> Invalid:
     )
 
 
-def find_target(site: Site, queue: sync.Queue, name: str) -> sync.Queue:
-    """The queue that letters of `queue` go to, named as name or space/name.
+def find_target(site: JobContext, queue: sync.Queue, name: str) -> sync.Queue:
+    """Return the target queue of letters, given as name or space/name.
 
     Raises:
-        NotFound: there is none.
-        Invalid: it is the same queue.
+        NotFound: it does not exist.
+        Invalid: it is the queue of the letters itself.
     """
     space, slash, rest = name.partition("/")
     found = site.m.find(rest if slash else name, space=space if slash else queue.space)
@@ -232,8 +239,8 @@ def find_target(site: Site, queue: sync.Queue, name: str) -> sync.Queue:
     return found
 
 
-def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
-    """The dead letters of a snapshot, as a query sees them."""
+def letters_of(site: JobContext, queue: sync.Queue, ticket: str) -> DataFrame:
+    """Return the dead letters of a snapshot with the columns of queries."""
     rows = site.read(queue, view="changes", endingSnapshot=ticket).where("op = 'put'")
 
     def header(name: str) -> Column:
@@ -243,7 +250,7 @@ def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
     def told(name: str) -> Column:
         return header(f"{PREFIX}{name}")
 
-    # As `client/letter.py` has it, of a letter in a frame.
+    # As `client/dead_letter_headers.py` has it, of a letter in a frame.
     of_pipeline = told("queue").isNull() & header(letter.QUEUE).isNotNull()
     is_near = F.split_part(header(letter.QUEUE), F.lit("/"), F.lit(1)) == queue.space
     is_delete = of_pipeline & (header(letter.OP) == letter.DELETE.decode())
@@ -269,23 +276,23 @@ def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
 
 
 def _first_time(told: Column) -> Column:
-    """As `first_ms`, of a letter in a frame."""
+    """Return the column that corresponds to `first_ms`."""
     is_time = told.rlike(f"^[0-9]{{1,{TIME_DIGITS}}}$")
     return F.when(is_time, F.timestamp_millis(told.cast("bigint"))).otherwise(F.col("timestamp"))
 
 
-def redrive(site: Site, queue: sync.Queue, change: Change) -> Redriven:
-    """Move dead letters, some thousands at a time; each lot is one transaction.
+def redrive(site: JobContext, queue: sync.Queue, change: LetterTransform) -> RedriveResult:
+    """Move dead letters in batches of some thousands, each in one transaction.
 
-    It may be ended at any time: what was moved is moved, and the same call moves the rest.
+    It may be interrupted at any time: moved letters stay moved, and the same call moves the rest.
 
     Raises:
-        Invalid: the change; nothing was moved.
-        NotFound: a queue that letters would go to is not there.
-        Stale, Gone: somebody else has worked on the letters; run it again.
+        Invalid: the transformation is invalid; nothing was moved.
+        NotFound: a target queue does not exist.
+        Stale, Gone: another worker has taken the letters; run it again.
     """
     with site.asking("the change", "sql"):
-        changed(site.spark.createDataFrame([], COLUMNS), change)
+        transform_letters(site.spark.createDataFrame([], COLUMNS), change)
     with queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot:
         boundaries = snapshot.boundaries
     moving = _Moving(site, queue, change, boundaries)
@@ -298,26 +305,30 @@ def redrive(site: Site, queue: sync.Queue, change: Change) -> Redriven:
 
 
 class _Moving:
-    """A redrive while it goes on."""
+    """A running redrive."""
 
     def __init__(
-        self, site: Site, queue: sync.Queue, change: Change, boundaries: Sequence[int]
+        self,
+        site: JobContext,
+        queue: sync.Queue,
+        change: LetterTransform,
+        boundaries: Sequence[int],
     ) -> None:
         self._site = site
         self._queue = queue
         self._change = change
         self._boundaries = boundaries
         self._family = f"redrive.{queue.shards.first}."
-        """Begins the names of what redrives of this queue stage."""
+        """Prefix of the stages of all redrives of this queue."""
         self._prefix = f"{self._family}{uuid4().hex[:16]}."
-        self._held = Held(queue)
+        self._held = HeldLeases(queue)
         self._vain = 0
-        """Lots in a row that had nothing old in them."""
+        """Number of consecutive batches without letters from before the start."""
         self._targets: dict[str, sync.Queue] = {}
-        self.done = Redriven(0, 0, 0)
+        self.done = RedriveResult(0, 0, 0)
 
     def step(self) -> bool:
-        """Move one lot; False: there is nothing more that was there when it began."""
+        """Move one batch; return False if no letter from before the start is left."""
         self._held.renew()
         leases = self._queue.lease(
             limits.REDRIVE_JOB_MESSAGES_MAX, seconds=limits.REDRIVE_JOB_LEASE_SECONDS
@@ -330,13 +341,13 @@ class _Moving:
             if seq <= self._boundaries[shard]
         }
         if not lot:
-            # Shards take turns: after as many calls none of them has an old letter to give.
+            # Leases visit the shards in turns: after one round, no shard has an old letter left.
             self._vain += 1
             return bool(leases) and self._vain < len(self._boundaries)
         self._vain = 0
         moved, counts = self._move(lot)
         self._held.drop(moved)
-        self.done = Redriven(
+        self.done = RedriveResult(
             self.done.letters + len(moved),
             self.done.published + sum(count for target, count in counts.items() if target),
             self.done.kept + len(lot) - len(moved),
@@ -347,11 +358,13 @@ class _Moving:
     def _move(
         self, lot: Mapping[tuple[int, int], sync.Lease]
     ) -> tuple[list[sync.Lease], dict[str, int]]:
-        """Change letters, publish what was made of them and end them; returns the ended ones, and
-        how many messages were made for each queue."""
+        """Transform letters, publish the results and settle the letters, in one transaction.
+
+        Returns the settled leases, and the number of messages for each target.
+        """
         with self._site.asking("the change", "sql"):
             frame = self._site.spark.createDataFrame(_table(lot, self._queue.space))
-            made = changed(frame, self._change).cache()
+            made = transform_letters(frame, self._change).cache()
             try:
                 counts = _counts(made)
                 staged = {target: self._stage(made, target) for target in counts if target}
@@ -375,7 +388,7 @@ class _Moving:
         return self._targets[name]
 
     def _stage(self, made: DataFrame, target: str) -> tuple[set[tuple[int, int]], list[str]]:
-        """Stage in the executors what goes to one queue; tells of which letters, and the stages."""
+        """Stage the messages for a target in Spark's executors; return their letters and stages."""
         address = Address.told(self._site.options(self._target(target)))
         told = (
             made.where(F.col("_to") == target)
@@ -387,10 +400,10 @@ class _Moving:
         return set(_pairs(told)), list(stages)
 
     def close(self) -> None:
-        """Give back what was leased, unseen, and drop stages that nobody published.
+        """Release the held leases, and drop unpublished stages.
 
-        Where no letter is left, also those of others: whoever staged what was made of one cannot
-        end it any more.
+        If no letter is left, drop stages of other redrives, too: those cannot settle their letters
+        any more.
         """
         self._held.give_back()
         for target in self._targets.values():
@@ -444,17 +457,17 @@ def _number(text: str | None) -> int | None:
 
 
 def _pairs(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[int, int]]:
-    """The shards and seqs of rows that have them."""
+    """Yield shard and seq of the rows that have both."""
     for shard, seq in zip(rows["shard"].to_pylist(), rows["seq"].to_pylist(), strict=True):
         if shard is not None and seq is not None:
             yield int(shard), int(seq)
 
 
 def _message(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What is for a queue of what was made of letters.
+    """Return the columns of messages, without shard and seq.
 
     Raises:
-        Invalid: some of it is of no letter.
+        Invalid: a row belongs to no letter.
     """
     if batch["shard"].null_count or batch["seq"].null_count:
         raise Invalid(
@@ -466,8 +479,7 @@ def _message(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _check_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of which letters rows are; rows that no queue would take are refused, as where they are
-    staged."""
+    """Validate rows as staging would, and yield the shard and seq of their letters."""
     for batch in batches:
         to_rows(_message(batch))
         yield batch.select(["shard", "seq"])
@@ -476,7 +488,7 @@ def _check_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _stage_part(
     address: Address, prefix: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Stage what one task has; tells of which letters it was, and the stages."""
+    """Stage the rows of one task; yield their letters and the stages."""
     pairs: dict[tuple[int, int], None] = {}
 
     def noted() -> Iterator[pa.RecordBatch]:
@@ -490,3 +502,63 @@ def _stage_part(
     ]
     rows += [{"shard": None, "seq": None, "stage": name} for name in staged.stages]
     yield pa.RecordBatch.from_pylist(rows, schema=_STAGED_ARROW)
+
+
+class _Part(msgspec.Struct):
+    """Seqs held of one lease call."""
+
+    seqs: BitMap64
+    since: float
+    """Monotonic time of the lease or its last extension."""
+
+
+class HeldLeases:
+    """Leased messages of a queue that the job keeps, and extends, without their bodies."""
+
+    def __init__(self, queue: sync.Queue) -> None:
+        self._queue = queue
+        self._parts: dict[LeaseGroup, _Part] = {}
+
+    def __len__(self) -> int:
+        return sum(len(part.seqs) for part in self._parts.values())
+
+    def add(self, leases: Iterable[sync.Lease]) -> None:
+        """Add leases to those held."""
+        now = monotonic()
+        for lease in leases:
+            part = self._parts.setdefault(grant_of(lease._twin), _Part(BitMap64(), now))
+            part.seqs.add(seq_of(lease._twin))
+
+    def drop(self, leases: Iterable[sync.Lease]) -> None:
+        """Remove leases that have ended."""
+        for lease in leases:
+            grant = grant_of(lease._twin)
+            part = self._parts[grant]
+            part.seqs.discard(seq_of(lease._twin))
+            if not part.seqs:
+                del self._parts[grant]
+
+    def renew(self, now: float | None = None) -> None:
+        """Extend the leases past half of their duration."""
+        now = monotonic() if now is None else now
+        for grant, part in self._parts.items():
+            if now - part.since > grant.lease_ms / 2000:
+                self._queue._portal.run(partial(_extend, grant, part.seqs))
+                part.since = now
+
+    def give_back(self) -> None:
+        """Release all leases without counting a delivery."""
+        while self._parts:
+            grant, part = self._parts.popitem()
+            self._queue._portal.run(partial(_release, grant, part.seqs))
+
+
+async def _extend(grant: LeaseGroup, seqs: BitMap64) -> None:
+    command = Extend(grant.lease, seqs, grant.history, grant.lease_ms)
+    grant.extended(await grant.engine.ask(grant.shard, command, Outcome))
+
+
+async def _release(grant: LeaseGroup, seqs: BitMap64) -> None:
+    command = grant.take_back(seqs, unseen=True)
+    if command.seqs:
+        await grant.engine.ask(grant.shard, command, Outcome)

@@ -1,4 +1,4 @@
-"""What a user makes of rows: a query, or a function of their own."""
+"""User-defined transformations of rows: a SQL query or a Python function."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pyspark.sql import DataFrame
 from millrace.errors import Invalid
 
 INPUT = "input"
-"""The name of the rows in a query."""
+"""Name of the view with the rows."""
 
 
 def run_sql(frame: DataFrame, sql: str) -> DataFrame:
-    """The rows of a query over `input`."""
+    """Return the result of a query over `input`."""
     frame.createOrReplaceTempView(INPUT)
     return frame.sparkSession.sql(sql)
 
 
 def find_function(place: str) -> tuple[Path, str]:
-    """The file and the name of a function, as file.py:name; the file is there.
+    """Split `file.py:name` into an existing file and the name of a function.
 
     Raises:
-        Invalid: it is not, or that is no function.
+        Invalid: the file does not exist, or the text has another form.
     """
     file, _, name = place.rpartition(":")
     path = Path(file)
@@ -33,15 +33,15 @@ def find_function(place: str) -> tuple[Path, str]:
 
 
 def run_python(frame: DataFrame, place: str) -> DataFrame:
-    """What the function `file.py:name` makes of the rows.
+    """Apply the function `file.py:name` to the rows.
 
     Raises:
-        Invalid: there is no such function, or it returns something else.
+        Invalid: the function does not exist, or does not return a DataFrame.
     """
     path, name = find_function(place)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise Invalid(f"{path} is no Python", field="python")
+        raise Invalid(f"{path} is not a Python file", field="python")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = vars(module).get(name)

@@ -1,6 +1,6 @@
-"""The command line: one module for each verb.
+"""The command line: one module for each verb or family of verbs.
 
-It needs the extra `cli`; where that is missing, the program says so.
+It needs the extra `cli`; without it, the program ends with an error that names the extra.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 def main() -> None:
     """Run the program `millrace`, and end the process with its exit code."""
     try:
-        from millrace.cli.entry import prepare, program
+        from millrace.cli.program import prepare, program
 
         prepare()
     except ModuleNotFoundError as error:

@@ -1,20 +1,20 @@
-"""How much the command line shows, reads and holds at once: not bounds of the engine.
+"""Bounds of the command line: output sizes, read sizes, timeouts of child processes.
 
-Those of the engine are in `millrace.limits`.
+Limits of the engine are in `millrace.limits`.
 """
 
 from __future__ import annotations
 
-# --- What is shown ---------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------
 
 SHOWN_BYTES = 60
-"""Bytes of a body, key or header that are shown; as text, at most so many characters."""
+"""Bytes of a body, key or header that are shown, and the maximum number of characters as text."""
 
 SHOWN_RANGES = 8
 """Ranges of a set of seqs that are shown as text."""
 
 TABLE_ROWS = 1_000
-"""Lines of a table whose widths are found together."""
+"""Rows of a page: column widths are computed for each page."""
 
 ROWS_DEFAULT = 100
 """Records or rows that are shown unless more are asked for."""
@@ -26,50 +26,51 @@ HEX_BYTES = 16
 """Bytes on one line of a hexadecimal dump."""
 
 IDENTITY_BYTES = 64
-"""Of the file `identity`, which has half as many."""
+"""Bytes read of the file `identity`, which has half as many."""
 
 CONTEXTS_BYTES_MAX = 1024 * 1024
-"""Of the file with the contexts."""
+"""Maximum size of the file of contexts."""
 
 PROGRESS_SECONDS = 0.1
-"""How often progress is told."""
+"""Interval between progress messages."""
 
 COLUMN_CHARACTERS_MIN = 12
-"""Characters that a long column is left with on a narrow terminal."""
+"""Minimum width of a long column on a narrow terminal."""
 
-# --- What is read and written at once --------------------------------------------------------
+# --- Reads and writes --------------------------------------------------------
 
 READ_BYTES = 1024 * 1024
-"""What is read at once of a file or a pipe."""
+"""Bytes of one read from a file or a pipe."""
 
 WRITE_CHARACTERS = 64 * 1024
-"""Lines that `follow` writes at once; a stop is noticed between them."""
+"""Characters that `follow` writes at once; shutdown is checked after each write."""
 
 BATCH_LINES = 1_000
-"""Lines that `publish` sends at once. With a producer's numbers, lines are always cut here."""
+"""Maximum lines of one batch of `publish`. With producer numbers, batches are always cut here."""
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of the lines that `publish` sends at once; a longer line goes alone."""
+"""Maximum bytes of one batch of `publish`; a longer line is a batch of its own."""
 
-# --- What the folder is opened with ----------------------------------------------------------
+# --- Settings of an opened folder ----------------------------------------------------------
 
 SEGMENT_BYTES = 20 * 1024 * 1024
-"""Each opening begins a new segment of the log, and many short calls would leave many that are all
-but empty. Smaller ones take less room; the largest body still fits into one."""
+"""Size of WAL segments. Each open starts a new segment, and many short calls would leave many that
+are nearly empty. Small segments take less room; the largest body still fits into one."""
 
 FOLLOW_SECONDS = 60
-"""How long the engine is asked to wait for rows at once."""
+"""Timeout of one wait for rows."""
 
 # --- The commands of `work` ------------------------------------------------------------------
 
 FAILED_MAX = 10_000
-"""Failed messages that `work --once` holds until its end; with more, something else is wrong."""
+"""Maximum failed messages that `work --once` holds until its end; with more, the command is likely
+broken."""
 
 VARIABLE_BYTES_MAX = 128 * 1024 - 256
-"""Linux takes no longer variable, its name and a zero byte included."""
+"""Maximum size of an environment variable on Linux, less room for its name and the zero byte."""
 
 LOST_SECONDS = 1.0
-"""How often it is looked whether a running command's message is still its own."""
+"""Interval at which a running command's lease is checked for loss."""
 
 KILL_SECONDS = 10.0
-"""How long a command that was asked to end may take."""
+"""Time between SIGTERM and SIGKILL for a command."""

@@ -1,8 +1,8 @@
-"""Named contexts: places that the verbs work on, kept in a file of the user's own.
+"""Named contexts: folders and servers with credentials, in a configuration file of the user.
 
-Rule 1: the file is written whole or not at all, of mode 0600, and one writer at a time.
-Rule 2: what it says is checked when it is read; what is unknown is an error, not passed over.
-Rule 3: a file that holds a token is refused where others may read it.
+Rule 1: the file is replaced atomically, with mode 0600, by one writer at a time.
+Rule 2: it is validated when it is read; unknown fields are errors.
+Rule 3: a file that holds a token is refused if other users may read it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 import msgspec
 
 from millrace.cli.bounds import CONTEXTS_BYTES_MAX
-from millrace.cli.ending import USAGE, Ended
+from millrace.cli.exit_errors import USAGE, ExitError
 from millrace.cli.shell import suggest
 from millrace.decoding import convert
 
 FILE_VARIABLE = "MILLRACE_CONTEXTS"
-"""Names the file; `MILLRACE_CONFIG` is that of a server's settings."""
+"""Path of the file of contexts; `MILLRACE_CONFIG` is for the settings of a server."""
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A folder, or a server and what is needed to be let in."""
+    """A folder, or a server with credentials."""
 
     data: str = ""
     url: str = ""
@@ -38,26 +38,26 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
     @property
     def where(self) -> str:
-        """The folder or the address."""
+        """The folder, or the URL of the server."""
         return self.url or self.data
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All contexts of a user."""
+    """All contexts of a user, and the name of the current one."""
 
     current: str = ""
     contexts: dict[str, Context] = {}
 
     def find(self, name: str) -> Context:
-        """The context of this name.
+        """Return the context of this name.
 
         Raises:
-            Ended: there is none; the hint names the nearest.
+            ExitError: there is none; the hint suggests the nearest name.
         """
         found = self.contexts.get(name)
         if found is None:
             make = f"`millrace context add {name} URL` makes it"
-            raise Ended(
+            raise ExitError(
                 f"there is no context {name!r}",
                 suggest(name, self.contexts, make),
                 code="not_found",
@@ -66,21 +66,21 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contexts_file(environ: Mapping[str, str]) -> Path:
-    """Where the contexts of this user are."""
+    """Return the path of the file of contexts."""
     named = environ.get(FILE_VARIABLE)
     if named:
         return Path(named)
     base = environ.get("XDG_CONFIG_HOME", "")
-    # The specification has a path that is not absolute passed over.
+    # The XDG specification says to ignore relative paths.
     folder = Path(base) if base.startswith("/") else Path.home() / ".config"
     return folder / "millrace" / "contexts.toml"
 
 
 def read_contexts(path: Path) -> Contexts:
-    """What the file says; nothing, if there is none.
+    """Read and validate the file of contexts; without a file, there are none.
 
     Raises:
-        Ended: it cannot be read, or says something that is no context.
+        ExitError: it cannot be read, is invalid, or exposes a token to other users.
     """
     try:
         with path.open("rb") as file:
@@ -102,7 +102,7 @@ def read_contexts(path: Path) -> Contexts:
         if bool(one.url) == bool(one.data):
             raise _unreadable(path, f"{name} has neither data nor url, or both")
     if mode & 0o077 and any(one.token for one in found.contexts.values()):
-        raise Ended(
+        raise ExitError(
             f"{path} holds a token, and its mode is {mode:04o}: others may read it",
             f"run `chmod 600 {path}`",
             exit_code=USAGE,
@@ -113,7 +113,7 @@ def read_contexts(path: Path) -> Contexts:
 
 @contextmanager
 def changing(path: Path) -> Iterator[list[Contexts]]:
-    """The contexts, in a list of one; what the list holds at the end is written."""
+    """Lock the file and yield its contexts in a list of one; write back what the list then has."""
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -145,8 +145,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def _text(contexts: Contexts) -> str:
-    """The contexts as TOML, whose texts are those of JSON as far as they are printable."""
-    lines = ["# Written by `millrace context`, which keeps no remarks."]
+    """Return the contexts as TOML; printable JSON strings are valid TOML strings."""
+    lines = ["# Written by `millrace context`, which does not keep comments."]
     if contexts.current:
         lines.append(f"current = {_quoted(contexts.current)}")
     for name, one in sorted(contexts.contexts.items()):
@@ -158,12 +158,12 @@ def _text(contexts: Contexts) -> str:
 
 def _quoted(text: str) -> str:
     if not text.isprintable():
-        raise Ended(f"{text!r} is no text on one line", "give another one", exit_code=USAGE)
+        raise ExitError(f"{text!r} is no text on one line", "give another one", exit_code=USAGE)
     return json.dumps(text, ensure_ascii=False)
 
 
-def _unreadable(path: Path, why: str) -> Ended:
-    return Ended(
+def _unreadable(path: Path, why: str) -> ExitError:
+    return ExitError(
         f"the contexts in {path} cannot be read: {why}",
         f"see to the file, or name another one with {FILE_VARIABLE}",
         exit_code=USAGE,

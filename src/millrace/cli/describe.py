@@ -1,16 +1,18 @@
-"""Cells and rows in words; `describe_entries` has what the log holds.
+"""Describes cells, rows and log entries, as JSON fields and as text.
 
-Everything is said twice: as fields for JSON, complete but for bodies, and as a line of text. What
-authenticates receipts is said in neither.
+The fields are complete except for bodies, which are shortened. The secret that authenticates
+receipts is in neither form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import assert_never
 
+from pyroaring import BitMap64
+
 from millrace import limits
-from millrace.cli.describe_partitions import partition_fields, spec_fields
-from millrace.cli.show import (
+from millrace.cli.formatting import (
     Fields,
     Value,
     escaped,
@@ -18,37 +20,53 @@ from millrace.cli.show import (
     ranges_text,
     shortened,
     shown_bytes,
+    size_text,
     time_text,
 )
-from millrace.core.codec import decode_cell
-from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell, expiry_of
-from millrace.core.model import (
-    NEVER_MS,
-    AsideCell,
+from millrace.core.cells import (
+    AttemptCell,
+    AwaitedCell,
     CatalogCell,
     Cell,
     CursorCell,
+    DedupCell,
+    DeferredCell,
     DeletesCell,
-    Doom,
+    ExpiryCell,
+    GroupCell,
+    IdCell,
     Kind,
     LeaseCell,
+    PartitionCell,
     PinCell,
     Pointers,
     ProducerCell,
+    QuarantineCell,
     QueueCell,
-    QueueSpec,
-    Row,
+    RingCell,
+    RowSizesCell,
+    RunsCell,
     SessionCell,
+    SlicesCell,
+    StageCell,
+    SubscriptionCell,
     TakeoverCell,
-    WeightCell,
+    TopicCell,
+    TurnCell,
+    expiry_of,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
-from millrace.core.quarantine_commands import QuarantineCell
-from millrace.core.seqs import unpack_seqs
-from millrace.core.stage_cells import RunsCell, StageCell
-from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell
-from millrace.core.waiting import due_of, ready_since, seqs_in
+from millrace.core.changes import Batch, Entry, EntryKind
+from millrace.core.format.block import Block
+from millrace.core.format.codec import decode_cell
+from millrace.core.format.seq_sets import unpack_seqs
+from millrace.core.model import (
+    NEVER_MS,
+    DeadLetterReason,
+    Death,
+    Row,
+)
+from millrace.core.spec import QueueSpec
+from millrace.core.state.deferred_cells import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
 NUMBERED = frozenset(
@@ -64,13 +82,13 @@ NUMBERED = frozenset(
         Kind.SLICES,
     }
 )
-"""Kinds of cells whose keys are numbers."""
+"""Kinds of cells with numeric keys."""
 
 # --- Cells ---------------------------------------------------------------------------------------
 
 
 def kind_name(kind: int) -> str:
-    """A cell's kind as users name it."""
+    """Return the name of a cell's kind."""
     try:
         return Kind(kind).name.lower()
     except ValueError:
@@ -78,7 +96,7 @@ def kind_name(kind: int) -> str:
 
 
 def cell_key(kind: int, key: bytes) -> str:
-    """A cell's key: a number, a name, or nothing where there is one of a kind."""
+    """Return a cell's key as text: a number or a name; empty for kinds with a single cell."""
     if kind in NUMBERED and len(key) == 8:
         return str(int.from_bytes(key, "big"))
     if kind == Kind.DUE and len(key) == 24:
@@ -106,10 +124,10 @@ def cell_key(kind: int, key: bytes) -> str:
 
 
 def cell_fields(kind: int, key: bytes, value: bytes) -> Fields:
-    """What a cell says.
+    """Return the fields of a cell.
 
     Raises:
-        Corrupt: it does not decode.
+        Corrupt: the cell does not decode.
     """
     if kind not in Kind.__members__.values():
         raise Corrupt(f"a cell has the unknown kind {kind}")
@@ -233,7 +251,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             }
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
-        case AsideCell():
+        case DeferredCell():
             return {
                 "seqs": ranges(seqs_in(key, cell)),
                 "priority": cell.priority,
@@ -266,7 +284,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
         case ExpiryCell():
             seqs = ranges(unpack_seqs(cell.seqs))
             return {"ids": [name.hex() for name in cell.ids], "seqs": seqs}
-        case WeightCell():
+        case RowSizesCell():
             return {"after": cell.after, "before_bytes": cell.before, "upto_bytes": cell.upto}
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
@@ -299,7 +317,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "queue_notes": dict(cell.queue_notes),
             }
         case CatalogCell():
-            # Whoever has the secret can forge receipts.
+            # The secret would allow a reader to forge receipts.
             return {"shard": cell.shard, "secret_bytes": len(cell.secret)}
         case _:
             assert_never(cell)
@@ -318,7 +336,7 @@ _SETS = frozenset(
         "seqs",
     }
 )
-"""Fields that are sets of seqs."""
+"""Fields whose values are sets of seqs."""
 
 
 def _lease_fields(cell: LeaseCell) -> Fields:
@@ -343,12 +361,14 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         "counts": {str(seq): list(pair) for seq, pair in cell.counts.items()},
         "deadlines_ms": {str(seq): deadline for seq, deadline in cell.deadlines.items()},
         "groups": {str(seq): f"{group:016x}" for seq, group in cell.groups.items()},
-        "doomed": {str(seq): Doom(why).name.lower() for seq, why in cell.doomed.items()},
+        "doomed": {
+            str(seq): DeadLetterReason(why).name.lower() for seq, why in cell.doomed.items()
+        },
     }
 
 
 def cell_text(fields: Fields) -> str:
-    """A cell's fields on one line; what is empty, zero, false or none is left out."""
+    """Return a cell's fields on one line, without those that are empty, zero, false or none."""
     return "  ".join(
         f"{name.removesuffix('_ms')} {_value_text(name, value)}"
         for name, value in fields.items()
@@ -381,7 +401,7 @@ def _value_text(name: str, value: Value) -> str:
 
 
 def short_history(history: bytes | str) -> str:
-    """Enough of a history's id to tell it from others."""
+    """Return the first characters of a history's id."""
     text = history.hex() if isinstance(history, bytes) else history
     return f"{text[:8]}…" if text else "-"
 
@@ -390,7 +410,7 @@ def short_history(history: bytes | str) -> str:
 
 
 def row_fields(row: Row) -> Fields:
-    """A row; its body, key and headers shortened."""
+    """Return the fields of a row, with shortened body, key and headers."""
     return {
         "seq": row.seq,
         "time_ms": row.time_ms,
@@ -401,8 +421,177 @@ def row_fields(row: Row) -> Fields:
 
 
 def row_text(row: Row) -> str:
-    """A row's key, headers and body on one line."""
+    """Return a row's key, headers and body on one line."""
     parts = [f"key {shortened(row.key)}"] if row.key is not None else []
     parts += [f"{escaped(name)}={shortened(value)}" for name, value in row.headers]
     parts.append(shortened(row.body) if row.body is not None else "delete")
     return "  ".join(parts)
+
+
+def spec_fields(spec: QueueSpec) -> Fields:
+    """Return maxima and notes of a queue, and its partition settings if it is partitioned."""
+    bounds: Fields = {
+        "max_messages": spec.max_messages,
+        "max_bytes": spec.max_bytes,
+        "overflow": spec.overflow if spec.is_bounded else "",
+        "notes": dict(spec.notes),
+        "max_in_flight": spec.max_in_flight,
+        "group_blocking": spec.group_blocking if spec.order == "group" else "",
+        "message_bytes_max": spec.message_bytes_max,
+    }
+    if not spec.is_partitioned:
+        return bounds
+    return {
+        **bounds,
+        "delivery": spec.delivery,
+        "partitions_min": spec.partitions_min,
+        "partitions_max": spec.partitions_max,
+        "partition_age_ms": spec.partition_age_ms,
+    }
+
+
+def partition_fields(cell: PartitionCell | SlicesCell | IdCell) -> Fields:
+    """Return the fields of a partition cell."""
+    if isinstance(cell, IdCell):
+        return {"seq": cell.seq}
+    slices = [[one.served, *one.leases] for one in cell.slices]
+    if isinstance(cell, SlicesCell):
+        return {"slices": slices}
+    return {
+        "key": f"{cell.key:016x}",
+        "slices": slices,
+        "waiting": cell.waiting,
+        "turn": cell.turn,
+        "resized": cell.resized,
+        "peak": cell.peak,
+        "since_ms": cell.since_ms,
+        "count": cell.count,
+        "base": cell.base,
+        "first": cell.first,
+    }
+
+
+def entry_fields(entry: Entry) -> Fields:
+    """Return the fields of an entry with its batches."""
+    fields: dict[str, Value] = {
+        "group": entry.group,
+        "kind": entry.kind.name.lower(),
+        "index": entry.index,
+        "epoch": entry.epoch,
+        "history": entry.history.hex(),
+    }
+    if entry.kind is EntryKind.FACT:
+        fields["fact"] = entry.fact.hex()
+    else:
+        fields["batches"] = [_batch_fields(batch) for batch in entry.batches]
+    return fields
+
+
+def _batch_fields(batch: Batch) -> Fields:
+    changes = batch.changes
+    fields: dict[str, Value] = {
+        "shard": batch.shard,
+        "index": batch.index,
+        "time_ms": batch.time_ms,
+        "made": changes.made,
+        "blocks": [
+            {"first": first, "rows": block.count, "offset": place[0], "length": place[1]}
+            for first, block, place in _blocks(batch)
+        ],
+        "staged": [list(stage) for stage in changes.staged],
+        "published": [list(stage) for stage in changes.published],
+        "unstaged": list(changes.unstaged),
+        "died": {death_name(why): ranges(unpack_seqs(seqs)) for why, seqs in changes.died.items()},
+        "passed": changes.passed,
+        "kept": ranges(unpack_seqs(changes.settled)),
+        "expired": changes.expired,
+        "purged": changes.purged,
+        "unpinned": list(changes.unpinned),
+        "pinned": list(changes.pinned),
+        "cells": [
+            {
+                "kind": kind_name(kind),
+                "key": cell_key(kind, key),
+                "value": None if value is None else cell_fields(kind, key, value),
+            }
+            for kind, key, value in changes.cells
+        ],
+        "dropped": changes.dropped,
+        "aside": ranges(unpack_seqs(changes.aside)),
+        "weight": changes.weight,
+    }
+    always = ("shard", "index", "time_ms")
+    return {name: value for name, value in fields.items() if value or name in always}
+
+
+def _blocks(batch: Batch) -> Iterator[tuple[int | None, Block, tuple[int, int]]]:
+    """Yield each block with its first seq, if assigned, and its place in the payload."""
+    firsts: list[int | None] = [*batch.changes.firsts]
+    firsts += [None] * (len(batch.blocks) - len(firsts))
+    return zip(firsts, batch.blocks, batch.places, strict=True)
+
+
+def death_name(why: int) -> str:
+    """Return the name of a cause of death."""
+    return Death(why).name.lower() if why in Death.__members__.values() else f"death-{why}"
+
+
+def entry_lines(entry: Entry) -> Iterator[str]:
+    """Yield the lines of an entry, indented below its record."""
+    yield (
+        f"  entry  group {entry.group}  {entry.kind.name.lower()}  index {entry.index}  "
+        f"epoch {entry.epoch}  history {short_history(entry.history)}"
+    )
+    if entry.fact:
+        yield f"    fact {entry.fact.hex()}"
+    for batch in entry.batches:
+        yield (f"    batch  shard {batch.shard}  index {batch.index}  {time_text(batch.time_ms)}")
+        for line in _change_lines(batch):
+            yield f"      {line}"
+
+
+def _change_lines(batch: Batch) -> Iterator[str]:
+    changes = batch.changes
+    if changes.made:
+        yield f"the shard begins{', keyed' if changes.made == 3 else ''}"
+    for first, block, (_, length) in _blocks(batch):
+        seqs = f"{first}-{first + block.count - 1}" if first is not None else "staged"
+        yield f"rows {seqs}: {block.count} in {size_text(length)}, {_first_row(block)}"
+    for stage, count in changes.staged:
+        yield f'stage "{escaped(stage)}" gets {count} blocks'
+    for stage, first, rows in changes.published:
+        yield f'stage "{escaped(stage)}" is published as {first}-{first + rows - 1}'
+    for stage in changes.unstaged:
+        yield f'stage "{escaped(stage)}" is dropped'
+    for why, packed in changes.died.items():
+        yield f"died, {death_name(why)}: {_seqs(packed)}"
+    if changes.passed:
+        yield f"retaining cursors have passed {changes.passed}"
+    if changes.settled:
+        yield f"settled, kept for cursors: {_seqs(changes.settled)}"
+    if changes.expired:
+        yield f"expired up to {changes.expired}"
+    if changes.purged:
+        yield f"purged up to {changes.purged}"
+    for pin in changes.unpinned:
+        yield f"pin {pin} is dropped"
+    for pin in changes.pinned:
+        yield f"pin {pin} is set"
+    for kind, key, value in changes.cells:
+        name = f"cell {kind_name(kind)} {cell_key(kind, key)}".rstrip()
+        yield f"{name}: {'deleted' if value is None else cell_text(cell_fields(kind, key, value))}"
+    if changes.aside:
+        yield f"wait apart: {_seqs(changes.aside)}"
+    if changes.dropped:
+        yield "the shard ends"
+
+
+def _first_row(block: Block) -> str:
+    if not block.count:
+        return "none"
+    return f"the first one {row_text(block.rows(0, 1, 0, 0)[0])}"
+
+
+def _seqs(packed: bytes) -> str:
+    found: BitMap64 = unpack_seqs(packed)
+    return ranges_text(ranges(found))

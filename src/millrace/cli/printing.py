@@ -1,9 +1,9 @@
-"""Where the answers of verbs go: tables for people, lines of JSON for programs.
+"""Output of verbs: tables and progress bars for people, JSON lines for programs.
 
 Rule 1: with JSON, each line is one object, whose `type` says what it describes.
 Rule 2: in a pipe no text is cut, coloured or folded; on a terminal, a row is one line.
 Rule 3: a place is SHARD:SEQ in JSON as well: as a number, many readers would round it.
-Rule 4: what comes from a message was escaped before it came here, and is never read as markup.
+Rule 4: text from messages is escaped before it is printed, and never parsed as markup.
 """
 
 from __future__ import annotations
@@ -11,39 +11,43 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from millrace import Place
 from millrace.cli.bounds import COLUMN_CHARACTERS_MIN
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
-class Column(NamedTuple):
+
+class TableColumn(NamedTuple):
     """A column of a table."""
 
     heading: str
     is_number: bool = False
     is_long: bool = False
-    """It may be cut where the terminal is too narrow; the last such column first."""
+    """True if the column may be cut on a narrow terminal; the last such column is cut first."""
 
 
 class Printer:
-    """Says what a verb has to say."""
+    """Prints the results of a verb: text for people, or JSON lines."""
 
     def __init__(self, *, is_json: bool) -> None:
         self.is_json = is_json
 
     def line(self, kind: str, fields: Mapping[str, object], text: str) -> None:
-        """Say one thing: `fields` in JSON, or the line of text."""
+        """Print one result: `fields` as JSON, or the line of text."""
         click.echo(self.line_of(kind, fields, text))
 
     def line_of(self, kind: str, fields: Mapping[str, object], text: str) -> str:
-        """The line that `line` says, for those who say many at once."""
+        """Return the line that `line` prints, so that callers can write many at once."""
         return json.dumps({"type": kind, **_said(fields)}) if self.is_json else text
 
     def listing(self, kind: str, fields: Mapping[str, object], texts: Mapping[str, str]) -> None:
-        """Say one thing with many parts, one below the other."""
+        """Print one result with many parts, one below the other."""
         if self.is_json:
             self.line(kind, fields, "")
             return
@@ -54,12 +58,12 @@ class Printer:
     def table(
         self,
         kind: str,
-        columns: Sequence[Column],
+        columns: Sequence[TableColumn],
         rows: Iterable[tuple[Mapping[str, object], Sequence[str]]],
         *,
         empty: str,
     ) -> None:
-        """Say many things of a kind, or `empty` if there are none."""
+        """Print results of one kind as a table, or the note `empty` if there are none."""
         if self.is_json:
             for fields, _ in rows:
                 self.line(kind, fields, "")
@@ -71,16 +75,16 @@ class Printer:
             self.note(empty)
 
     def note(self, text: str) -> None:
-        """Say something to people that is not part of the answer."""
+        """Print a note to the error stream; with JSON, nothing."""
         if not self.is_json:
             click.echo(text, err=True)
 
     def aside(self, text: str) -> None:
-        """Say to people what the work waits for."""
+        """Print a note that names this program, such as what it waits for."""
         self.note(f"millrace: {text}")
 
     def raw(self, data: bytes) -> None:
-        """Write bytes as they are."""
+        """Write bytes to standard output, unchanged."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -98,8 +102,8 @@ def _plain(value: object) -> object:
     return list(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Widths that fit, as far as columns may be cut."""
+def _fitting(columns: Sequence[TableColumn], widths: Sequence[int], room: int) -> list[int]:
+    """Return column widths reduced to fit, as far as columns may be cut."""
     fitting = list(widths)
     for at in reversed(range(len(columns))):
         excess = sum(fitting) + 2 * (len(fitting) - 1) - room
@@ -108,7 +112,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
     return fitting
 
 
-def _table(columns: Sequence[Column], lines: list[list[str]]) -> str:
+def _table(columns: Sequence[TableColumn], lines: list[list[str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -139,3 +143,41 @@ def _table(columns: Sequence[Column], lines: list[list[str]]) -> str:
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+class ProgressBar:
+    """A progress bar on the error stream, if that is a terminal; without `total`, indeterminate."""
+
+    def __init__(self, what: str, *, total: float | None) -> None:
+        self._what = what
+        self._total = total
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> ProgressBar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._progress = Progress(console=Console(stderr=True), transient=True)
+            self._progress.start()
+            self._progress.add_task(self._what, total=self._total)
+        return self
+
+    def advance(self, by: float) -> None:
+        """Add to the completed amount."""
+        if self._progress is not None:
+            self._progress.advance(self._progress.task_ids[0], by)
+
+    def reach(self, done: float, total: float) -> None:
+        """Set the completed amount and the total."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done, total=total)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()

@@ -1,7 +1,7 @@
-"""What all verbs share: options, examples in the help, and how they run and end.
+"""Declares verbs: shared options, examples in the help, exit codes, confirmation.
 
-A verb is a coroutine function that is given a `Shell`, and whatever its own options say. It may
-return an exit code.
+A verb is a coroutine function whose arguments are a `Shell` and its own options. It may return an
+exit code.
 """
 
 from __future__ import annotations
@@ -18,13 +18,25 @@ import click
 
 from millrace import limits
 from millrace.cli.bounds import SEGMENT_BYTES
-from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
-from millrace.cli.given import Given
-from millrace.cli.kinds import DURATION
+from millrace.cli.exit_errors import (
+    BROKEN_PIPE,
+    INTERRUPTED,
+    USAGE,
+    ExitError,
+    exit_error,
+)
+from millrace.cli.parameter_types import DURATION
 from millrace.cli.shell import Shell
-from millrace.cli.target import DATA_DEFAULT, DATA_VARIABLE, URL_VARIABLE, Target, choose
+from millrace.cli.target import (
+    DATA_DEFAULT,
+    DATA_VARIABLE,
+    URL_VARIABLE,
+    Target,
+    TargetOptions,
+    choose_target,
+)
 from millrace.errors import MillraceError
-from millrace.loop import new_loop
+from millrace.event_loop import new_loop
 
 SEGMENT_VARIABLE = "MILLRACE_SEGMENT_BYTES"
 
@@ -39,11 +51,11 @@ def verb(
     has_access: bool = False,
     is_fast: bool = False,
 ) -> Callable[[Body], click.Command]:
-    """Make a coroutine function a verb; `examples` are command lines, one on each line.
+    """Declare a coroutine function as a verb; `examples` are command lines, one on each line.
 
-    `has_data`: it works on the folder or server that is named for all verbs; others are given
-    paths. `has_access`: it is told itself which options name a server and its user.
-    `is_fast`: it runs for long, on the fastest event loop there is.
+    `has_data`: the verb works on the target of `--data`; others take paths as arguments.
+    `has_access`: it gets the options for credentials as arguments. `is_fast`: it is long-running,
+    and uses the fastest event loop available.
     """
 
     def make(body: Body) -> click.Command:
@@ -57,8 +69,10 @@ def verb(
             ctx = click.get_current_context()
             target: Target = DATA_DEFAULT
             if has_data:
-                own = Given(**{field: arguments.pop(field) for field in Given._fields})
-                target = choose(own, ctx.find_root().obj, os.environ)
+                own = TargetOptions(
+                    **{field: arguments.pop(field) for field in TargetOptions._fields}
+                )
+                target = choose_target(own, TargetOptions(**ctx.find_root().obj), os.environ)
             shell = Shell(
                 target,
                 is_json=is_json,
@@ -68,7 +82,7 @@ def verb(
             new = new_loop if is_fast else None
             ctx.exit(_run(body(shell, **arguments), ctx.command_path, new, is_json=is_json))
 
-        # Click keeps them in reverse, and options of the verb's own come first in its help.
+        # Click collects decorators in reverse; the verb's own options come first in the help.
         own = reversed(getattr(body, "__click_params__", []))
         return click.Command(
             name,
@@ -87,7 +101,7 @@ def verb(
 
 
 def epilog(examples: str) -> str:
-    """The end of a help text."""
+    """Return the examples as the end of a help text."""
     lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
     return f"\b\nExamples:\n{lines}"
 
@@ -96,45 +110,43 @@ def _data_option() -> click.Option:
     return click.Option(
         ["--data"],
         metavar="PATH|URL",
-        help="The folder with the queues, or the address of a server. "
+        help="Folder with the queues, or URL of a server. "
         f"[{URL_VARIABLE}, {DATA_VARIABLE}, the context in use, or ./{DATA_DEFAULT}]",
     )
 
 
 def _access_options() -> list[click.Option]:
-    """How a server is named and its user known."""
+    """Return the options for a context and for credentials."""
     return [
         click.Option(
-            ["--context"], metavar="NAME", help="The folder or server of `millrace context`."
+            ["--context"], metavar="NAME", help="Name of a folder or server in `millrace context`."
         ),
         click.Option(
             ["--token-file"],
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="What a server knows you by. [MILLRACE_TOKEN, MILLRACE_TOKEN_FILE]",
+            help="File with your access token. [MILLRACE_TOKEN, MILLRACE_TOKEN_FILE]",
         ),
         click.Option(
             ["--certificates"],
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Whose signatures of a server are trusted, as PEM. [MILLRACE_CERTIFICATES]",
+            help="Trusted CA certificates for HTTPS, as PEM. [MILLRACE_CERTIFICATES]",
         ),
     ]
 
 
 def _shared_options() -> list[click.Option]:
     return [
-        click.Option(
-            ["--json", "is_json"], is_flag=True, help="One JSON object per line, for programs."
-        ),
+        click.Option(["--json", "is_json"], is_flag=True, help="Print one JSON object per line."),
         click.Option(
             ["--patience"],
             type=DURATION,
             metavar="TIME",
-            help="Wait so long for a folder that is in use, or a server that does not answer. "
-            f"[{limits.FOLDER_TAKEN_SECONDS:g}s for a folder that was taken just now, else 0s]",
+            help="Timeout for a folder in use, or a server that does not answer. "
+            f"[{limits.FOLDER_TAKEN_SECONDS:g}s for a folder opened a moment ago, else 0s]",
         ),
-        # For few: the guide tells of the variable.
+        # Rarely needed: the guide documents the environment variable.
         click.Option(
             ["--segment-bytes"],
             type=int,
@@ -161,25 +173,40 @@ def _run(
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has had enough. The interpreter must not find out once more at its end.
+        # The reader has closed the pipe; without this, the interpreter would fail again at exit.
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (Ended, MillraceError, OSError) as error:
+    except (ExitError, MillraceError, OSError) as error:
         failure = _failure(error, path)
         failure.is_json = is_json
         raise failure from None
 
 
-def _failure(error: Ended | MillraceError | OSError, path: str) -> Ended:
-    if isinstance(error, Ended):
+def _failure(error: ExitError | MillraceError | OSError, path: str) -> ExitError:
+    if isinstance(error, ExitError):
         return error
     if isinstance(error, MillraceError):
-        return ended(error, path.partition(" ")[2])
-    # Of the engine's disk the engine speaks itself; this is a file that was read or written.
+        return exit_error(error, path.partition(" ")[2])
+    # The engine reports its own disk errors; this is an input or output file.
     name = f"{error.filename}: " if isinstance(error.filename, str) else ""
-    return Ended(
-        f"a file could not be read or written: {name}{error.strerror or error}",
-        "see to the file, or to where the output goes, and run this again",
+    return ExitError(
+        f"cannot read or write a file: {name}{error.strerror or error}",
+        "check the file, or the output, and run this again",
         code="file",
     )
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask for confirmation on a terminal; elsewhere, require `--yes`."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ExitError(
+            "this cannot be undone, and there is no terminal to ask for confirmation",
+            "give --yes to confirm",
+            exit_code=USAGE,
+            code="unconfirmed",
+        )
+    if not click.confirm(question, err=True):
+        raise ExitError("nothing was changed", "answer y to confirm", code="unconfirmed")

@@ -1,4 +1,4 @@
-"""Connecting to a server: as a context manager, or by awaiting it."""
+"""`millrace.connect`: connects to a server over HTTP or HTTPS."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from millrace import limits
-from millrace.client.line_http import HttpLine
 from millrace.client.millrace import Millrace
 from millrace.client.remote import RemoteEngine
-from millrace.core import check, exact
+from millrace.core import plain_types, validate
 from millrace.errors import Invalid
+from millrace.rpc.http_transport import HttpTransport
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
 
 
 class Connecting:
-    """A server that is about to be connected to."""
+    """A server to be connected to: an awaitable and a context manager."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Connecting:
     async def _connect(self) -> Millrace:
         engine = RemoteEngine(self._patience)
         engine.telemetry = self._telemetry
-        engine.use(HttpLine(self._url, self._token, self._tls, engine.late, self._telemetry))
+        engine.use(HttpTransport(self._url, self._token, self._tls, engine.late, self._telemetry))
         m = Millrace(engine)
         try:
-            # Whoever is not known, or speaks with somebody else, hears of it here.
+            # A first call, so that a wrong token or address is reported here.
             await engine.spaces()
         except BaseException:
             await m.close()
@@ -78,47 +78,48 @@ def connect(
     patience: float = limits.WIRE_PATIENCE_SECONDS,
     telemetry: Telemetry | None = None,
 ) -> Connecting:
-    """Use the queues of a server: `async with millrace.connect("https://…", token=…) as m: ...`.
+    """Connect to a server: `async with millrace.connect("https://…", token=…) as m: ...`.
 
-    The objects are those of `millrace.open`. `certificates` is a file of those that are trusted,
-    where the server's is signed by none that the system trusts; `tls` a context of the program's
-    own. `patience`: for so many seconds a server that does not answer yet is waited for. With
-    `telemetry` (`millrace.telemetry.Telemetry`), what is done is traced and measured.
+    The objects are those of `millrace.open`. `token` authenticates the client. `certificates` is a
+    PEM file of the authorities to trust, if the system does not trust that of the server; `tls` an
+    SSL context to use instead. `patience`: timeout in seconds for the first connection. With
+    `telemetry` (`millrace.telemetry.Telemetry`), calls are traced and measured.
 
-    Calls that may be repeated are, for half a minute, while nobody answers. An Arrow reader is
-    pulled in another thread than the event loop's.
+    Calls that are safe to repeat are retried for half a minute while the server is unreachable.
+    Pull Arrow readers in a thread, not on the event loop.
 
     Raises:
-        Unauthenticated: the server does not know the token.
-        Closed: nobody answers there.
-        Invalid: the address or the token is none.
+        Unauthenticated: the server does not accept the token.
+        Closed: the server is unreachable.
+        Invalid: the address or the token is malformed.
     """
-    text = exact.text(url) or ""
+    text = plain_types.text(url) or ""
     try:
-        found = urlsplit(text)
-        is_known = found.scheme in ("http", "https") and bool(found.hostname)
-        is_plain = not (found.query or found.fragment or found.username) and found.port != 0
+        parsed = urlsplit(text)
+        is_http = parsed.scheme in ("http", "https") and bool(parsed.hostname)
+        is_bare = not (parsed.query or parsed.fragment or parsed.username) and parsed.port != 0
     except ValueError:
-        is_known = is_plain = False
-        found = urlsplit("")
-    if not is_known or not is_plain:
+        is_http = is_bare = False
+        parsed = urlsplit("")
+    if not is_http or not is_bare:
         raise Invalid(
-            f"url is {check.shown(url)}, not an address such as https://queues.example:8080",
+            f"url is {validate.shown(url)}, not an address such as https://queues.example:8080",
             field="url",
         )
-    if found.path.strip("/"):
-        bare = f"{found.scheme}://{found.netloc}"
+    if parsed.path.strip("/"):
+        server_url = f"{parsed.scheme}://{parsed.netloc}"
         raise Invalid(
-            f"url is {check.shown(url)}, which has a path; drop the path: {bare}", field="url"
+            f"url is {validate.shown(url)}, which has a path; drop the path: {server_url}",
+            field="url",
         )
     if token is not None:
-        token = exact.text(token)
+        token = plain_types.text(token)
         if not token or not token.isascii() or not token.isprintable():
             raise Invalid("token is no text of printable ASCII", field="token")
-    most = limits.WIRE_CONNECT_MS_MAX
-    patience_ms = check.millis(patience, "patience", most, least_ms=0)
-    context = _context(found, certificates, tls)
-    return Connecting(found, token, context, patience_ms / 1000, telemetry)
+    limit = limits.WIRE_CONNECT_MS_MAX
+    patience_ms = validate.millis(patience, "patience", limit, least_ms=0)
+    context = _context(parsed, certificates, tls)
+    return Connecting(parsed, token, context, patience_ms / 1000, telemetry)
 
 
 def _context(

@@ -1,4 +1,4 @@
-"""Following a queue: one consistent snapshot after another."""
+"""Cursors and snapshots: followers read a queue as a sequence of consistent snapshots."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from millrace.client.engine import Engine
 from millrace.client.message import rows_of
 from millrace.client.position import Position, is_position, read_position, rolled_back
 from millrace.client.shards import Shards, ask_all
-from millrace.core import check, exact
-from millrace.core.across_commands import SnapshotAcross, Vector
-from millrace.core.answers import SnapshotRef
-from millrace.core.block import SCHEMA
+from millrace.core import plain_types, validate
+from millrace.core.answers import MultiShardSnapshot, SnapshotRef
+from millrace.core.cells import CursorCell
 from millrace.core.commands import (
+    ApplyTransaction,
     CommitCursor,
     DeleteCursor,
     NextSnapshot,
     OpenCursor,
     Pin,
     ResetCursor,
-    Transaction,
+    SnapshotShards,
     Unpin,
 )
-from millrace.core.fold import Reader
-from millrace.core.model import CursorCell, Row, ShardId
-from millrace.core.model import Position as Place
-from millrace.core.model import Start as StartAt
+from millrace.core.format.block import SCHEMA
+from millrace.core.model import CursorPosition as Place
+from millrace.core.model import Row, ShardId
+from millrace.core.model import StartPoint as StartAt
+from millrace.core.state.fold import Reader
 from millrace.errors import Full, Invalid, MillraceError, Refused, RolledBack
 
 Start = str | int | datetime | Position
-"""Where a cursor begins: "beginning", "end", a position or its token, the first seq to be read, or
-a time. A bare seq means the present history: it is for people, and unsafe to be stored."""
+"""Start of a cursor: "beginning", "end", a position or its token, the first seq to be read, or a
+time. A bare seq refers to the current history; it is for interactive use and unsafe to store."""
 
 
 class Snapshot:
-    """The rows of a queue between two boundaries, as of one moment; always the same rows.
+    """The rows of a queue between two boundaries at one moment; reads always return the same rows.
 
-    It is pinned on the queue until it is committed whole, let go, or its time is over; from then on
-    reading it is refused with `SnapshotExpired`. That of a cursor is also a context manager, which
-    commits it whole unless the body raised an error.
+    It is pinned until it is committed as a whole, unpinned, or its time expires; after that reads
+    raise `SnapshotExpired`. The snapshot of a cursor is also a context manager, which commits it as
+    a whole unless the body raised an error.
 
-    Of a queue with several shards it has a boundary for each, all of the same moment: what was
-    published at once is in it whole, or not at all. It is read shard by shard.
+    For a queue with several shards it has a boundary for each of them, all of the same moment: a
+    publish is contained completely or not at all. It is read shard by shard.
     """
 
     def __init__(
@@ -67,40 +68,41 @@ class Snapshot:
         self._refs = refs
         self._cursor = cursor
         self._cursor_ids = cursor_ids
-        """As they were when this was asked for: one that was reset since is not moved by it."""
+        """Cursor ids when the snapshot was requested: a cursor that was reset since is not
+        moved."""
         self._number = number
 
     @property
     def after(self) -> int:
-        """The seq after which it begins; with several shards, the first one's."""
+        """Seq after which it begins; with several shards, that of the first shard."""
         return self._refs[0].after
 
     @property
     def boundary(self) -> int:
-        """The last seq that was published when it was taken; with several shards the last place."""
+        """Last seq published when it was taken; with several shards the last place."""
         return self._shards.place(self._shards.ids[-1], self._refs[-1].boundary)
 
     @property
     def afters(self) -> tuple[int, ...]:
-        """The seq after which it begins, of each shard."""
+        """Seq after which it begins, for each shard."""
         return tuple(ref.after for ref in self._refs)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """The last seq that was published when it was taken, of each shard."""
+        """Last seq published when it was taken, for each shard."""
         return tuple(ref.boundary for ref in self._refs)
 
     @property
     def id(self) -> tuple[bytes, int]:
-        """History and index: the same on every replica.
+        """History and index of the snapshot, the same on every replica.
 
-        With several shards the cursor's own number of the snapshot stands for the index.
+        With several shards the cursor's own number of the snapshot replaces the index.
         """
         return self._refs[0].history, self._number or self._refs[0].index
 
     @property
     def position(self) -> Position:
-        """Where a follower is that has read all of it: what it may keep, to go on from there."""
+        """Position after the whole snapshot, for a follower to store and to resume from."""
         return Position(
             tuple(
                 (shard, Place(ref.history, ref.boundary, ref.boundary, ref.boundary))
@@ -109,7 +111,7 @@ class Snapshot:
         )
 
     def position_at(self, seq: int) -> Position:
-        """Where a follower is that has read it up to `seq`; see `commit`.
+        """Return the position of a follower that has read up to `seq`; see `commit`.
 
         Raises:
             Invalid: `seq` lies outside the snapshot.
@@ -120,23 +122,23 @@ class Snapshot:
             raise Invalid(f"{seq} is not within the snapshot", field="seq")
         parts: list[tuple[ShardId, Place]] = []
         for at, (shard, ref) in enumerate(zip(self._shards.ids, self._refs, strict=True)):
-            done = ref.boundary if at < number else place if at == number else ref.after
-            start = done if done == ref.boundary else ref.start
-            end = done if done == ref.start else ref.boundary
-            parts.append((shard, Place(ref.history, done, start, end)))
+            seq_done = ref.boundary if at < number else place if at == number else ref.after
+            start = seq_done if seq_done == ref.boundary else ref.start
+            end = seq_done if seq_done == ref.start else ref.boundary
+            parts.append((shard, Place(ref.history, seq_done, start, end)))
         return Position(tuple(parts))
 
     def arrow(self) -> pa.RecordBatchReader:
-        """The rows in the order of seqs, as Arrow batches over the store's own bytes.
+        """Return a reader of the rows, in order of seqs, as zero-copy Arrow batches.
 
-        The columns are shard (which one of the queue, from 0), seq (within it), key, headers, time
-        and value; a delete has no value. Batches stay valid as long as they are kept, also when the
-        snapshot has gone. The thread that pulls the reader reads the rows, from the disk if need
-        be, which would hold up an event loop: in a coroutine take `batches`, or pull in another
-        thread, and leave the loop free meanwhile.
+        The columns are shard (index within the queue, from 0), seq (within the shard), key,
+        headers, time and value; a delete has no value. Batches stay valid while they are
+        referenced, even after the snapshot expired. The thread that pulls the reader reads the
+        rows, from disk if necessary, which would block an event loop: in a coroutine use `batches`,
+        or pull in another thread.
 
         Raises:
-            SnapshotExpired: from the reader, once the snapshot is no longer pinned.
+            SnapshotExpired: by the reader, after the snapshot was unpinned or expired.
         """
         scans = [
             map(
@@ -145,31 +147,31 @@ class Snapshot:
             )
             for shard, ref in self._unread()
         ]
-        found = scans[0] if len(scans) == 1 else chain.from_iterable(scans)
-        return pa.RecordBatchReader.from_batches(SCHEMA, found)
+        batches = scans[0] if len(scans) == 1 else chain.from_iterable(scans)
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches)
 
     def _unread(self) -> list[tuple[ShardId, SnapshotRef]]:
-        """The shards in which there is something to read; always the only one."""
-        found = list(zip(self._shards.ids, self._refs, strict=True))
-        return [one for one in found if self._shards.is_one or one[1].boundary > one[1].after]
+        """Return the shards that have rows to read; for a single shard always that one."""
+        pairs = list(zip(self._shards.ids, self._refs, strict=True))
+        return [pair for pair in pairs if self._shards.is_one or pair[1].boundary > pair[1].after]
 
     async def _batches(self) -> AsyncGenerator[tuple[ShardId, pa.RecordBatch], None]:
         for shard, ref in self._unread():
             reader = Reader(ref.pin, ref.retain)
-            found = self._engine.batches(shard, ref.after, ref.boundary, reader)
-            async with aclosing(found) as batches:
+            source = self._engine.batches(shard, ref.after, ref.boundary, reader)
+            async with aclosing(source) as batches:
                 async for batch in batches:
                     yield shard, batch
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The batches of `arrow`, letting others run between them and while they are read."""
+        """Iterate over the batches of `arrow` without blocking the event loop."""
         async with aclosing(self._batches()) as batches:
             async for shard, batch in batches:
                 yield self._shards.numbered(shard, batch)
                 await asyncio.sleep(0)
 
     async def rows(self) -> AsyncIterator[Row]:
-        """The rows one by one; for more than some thousands, `arrow` is the faster way."""
+        """Iterate over the rows one by one; for more than some thousands `arrow` is faster."""
         async with aclosing(self._batches()) as batches:
             async for shard, batch in batches:
                 for row in self._shards.placed(shard, rows_of(batch)):
@@ -177,24 +179,26 @@ class Snapshot:
                 await asyncio.sleep(0)
 
     async def parts(self) -> AsyncIterator[tuple[int, list[Row]]]:
-        """Which shard, from 0, and rows of it: some at a time, one shard after another."""
+        """Iterate over rows in chunks, shard by shard: pairs of the shard's index, from 0, and
+        rows."""
         async with aclosing(self._batches()) as batches:
             async for shard, batch in batches:
                 yield self._shards.number(shard), self._shards.placed(shard, rows_of(batch))
                 await asyncio.sleep(0)
 
     async def commit(self, seq: int | None = None) -> None:
-        """Everything up to `seq`, or up to the boundary, is done: the cursor moves there.
+        """Commit everything up to `seq`, by default the whole snapshot: move its cursor there.
 
-        In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it. With several
-        shards, all those before that of the place `seq` are done, too; all of them move together.
+        After a commit within the snapshot the pin stays, and the next follower that opens the
+        cursor continues in the same snapshot. With several shards, all shards before that of the
+        place `seq` are committed, too, atomically.
 
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
             Fenced: a later follower has opened the cursor.
-            Stale: the cursor stands further on already.
+            Stale: the cursor is already further on.
             NotFound: the cursor was deleted or reset since the snapshot was taken.
-            SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
+            SnapshotExpired: `seq` lies within a snapshot that is no longer pinned.
         """
         commits = commit_parts(self, seq)
         if len(commits) == 1:
@@ -202,17 +206,17 @@ class Snapshot:
             note(await self._engine.ask(shard, command, CursorCell))
             return
         parts = tuple((shard, command) for shard, command, _ in commits)
-        answers = await self._engine.transact(Transaction(parts))
+        answers = await self._engine.transact(ApplyTransaction(parts))
         for (_, _, note), answer in zip(commits, answers, strict=True):
             note(answer)
 
     async def unpin(self) -> bool:
-        """Let it go without committing; returns whether it was still pinned."""
+        """Release the snapshot without committing it; return False if it was no longer pinned."""
         parts = unpin_parts(self)
         if len(parts) == 1:
             [(shard, command)] = parts
             return await self._engine.ask(shard, command, bool)
-        return any(await self._engine.transact(Transaction(tuple(parts))))
+        return any(await self._engine.transact(ApplyTransaction(tuple(parts))))
 
     async def __aenter__(self) -> Snapshot:
         return self
@@ -233,7 +237,7 @@ class Snapshot:
 
 
 class Pinned:
-    """A snapshot that is about to be taken, and is let go at the end of its context."""
+    """A context manager that takes a snapshot when entered and unpins it at its end."""
 
     def __init__(self, engine: Engine, shards: Shards, pin_ms: int) -> None:
         self._engine = engine
@@ -258,13 +262,14 @@ class Pinned:
 
 
 class Cursor:
-    """A follower's named, durable position in a queue.
+    """A follower's named, durable offset in a queue.
 
-    A cursor has one follower. Opening it fences the followers that opened it before: they read on
-    what they were given, and `next` and `commit` raise `Fenced` for them.
+    A cursor has one follower. Opening it fences earlier followers: they can finish
+    reading the snapshots they have, and `next` and `commit` raise `Fenced` for them.
 
-    Iterating gives one snapshot after another, waiting for rows, and moves on in memory;
-    `Snapshot.commit` makes it durable. Opening the cursor again resumes at what was committed.
+    Iterating yields one snapshot after another, waiting for new rows, and advances in memory;
+    `Snapshot.commit` makes the progress durable. Opening the cursor again resumes at the committed
+    position.
     """
 
     def __init__(
@@ -274,30 +279,30 @@ class Cursor:
         self._shards = shards
         self._name = name
         self._cells = list(cells)
-        """One for each shard; so with all that follows."""
+        """One per shard, like the following lists."""
         self._read = [cell.position.seq for cell in cells]
         self._history = cells[0].position.history
         self._claims = [cell.claim for cell in cells]
         self._takes = False
-        """It has no claim, and takes one with the next snapshot."""
+        """True if it has no claim and takes one with the next snapshot."""
 
     @property
     def name(self) -> str:
-        """The cursor's name within its queue."""
+        """Name of the cursor within its queue."""
         return self._name
 
     @property
     def position(self) -> Position:
-        """The committed place."""
+        """Committed position."""
         return Position(tuple(zip(self._shards.ids, self.positions, strict=True)))
 
     @property
     def positions(self) -> tuple[Place, ...]:
-        """The committed place in each shard: history, seq, snapshot start, snapshot end."""
+        """Committed position in each shard: history, seq, snapshot start, snapshot end."""
         return tuple(cell.position for cell in self._cells)
 
     async def lag(self) -> tuple[int, ...]:
-        """How many seqs were published in each shard since the committed place."""
+        """Return, for each shard, the number of seqs published since the committed position."""
         lasts = [(await self._engine.meta(shard)).last_seq for shard in self._shards.ids]
         return tuple(
             last - position.seq for last, position in zip(lasts, self.positions, strict=True)
@@ -305,76 +310,80 @@ class Cursor:
 
     @property
     def retain(self) -> bool:
-        """Whether settled messages are kept for it."""
+        """True if settled messages are retained for the cursor."""
         return self._cells[0].retain
 
     async def next(self, *, wait: float = 0, seconds: float = 3600) -> Snapshot | None:
-        """The snapshot after what was read; None where nothing came within `wait` seconds.
+        """Return the next snapshot after the current read position, or None if no rows arrive
+        within `wait` seconds.
 
-        It stays pinned for `seconds`, and as long again each time that it is asked for. One that
-        was committed in the middle, or not at all, is given again, from there on.
+        It is pinned for `seconds`, renewed each time it is requested. A snapshot that was not
+        committed, or only up to a seq, is returned again, from there on.
 
         Raises:
-            CursorExpired: rows that it had not read are gone; `reset` it.
-            RolledBack: what was read, and not committed, was taken back by a restore or a
-                takeover; undo what came after `error.position`, and `reset` it to there.
-            Fenced: a later follower has opened the cursor; this one must end.
+            CursorExpired: rows that the cursor has not read were removed; `reset` it.
+            RolledBack: rows that were read, but not committed, were undone by a restore or
+                takeover; undo what you derived after `error.position`, and `reset` the cursor to
+                it.
+            Fenced: a later follower has opened the cursor; this one must stop.
             NotFound: the cursor was deleted, or reset elsewhere; open it again.
         """
-        wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
-        pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
+        wait_ms = validate.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+        pin_ms = validate.millis(seconds, "seconds", limits.PIN_MS_MAX)
         ids = [cell.id for cell in self._cells]
         parts = [
             NextSnapshot(self._name, cursor_id, read, pin_ms, self._history, claim, self._takes)
             for cursor_id, read, claim in zip(ids, self._read, self._claims, strict=True)
         ]
         try:
-            found = await self._next(parts, wait_ms)
+            vector = await self._next(parts, wait_ms)
         except RolledBack as error:
             raise await rolled_back(self._engine, self._shards, error, self.positions) from None
-        if found is None:
+        if vector is None:
             return None
-        self._read = [ref.boundary for ref in found.refs]
-        self._history = found.refs[0].history
-        self._claims = [ref.claim for ref in found.refs]
+        self._read = [ref.boundary for ref in vector.refs]
+        self._history = vector.refs[0].history
+        self._claims = [ref.claim for ref in vector.refs]
         self._takes = False
-        return Snapshot(self._engine, self._shards, found.refs, self, ids, found.number)
+        return Snapshot(self._engine, self._shards, vector.refs, self, ids, vector.number)
 
-    async def _next(self, parts: list[NextSnapshot], wait_ms: int) -> Vector | None:
+    async def _next(self, parts: list[NextSnapshot], wait_ms: int) -> MultiShardSnapshot | None:
         shards, ask = self._shards, self._engine.ask
         if shards.is_one:
             ref: SnapshotRef | None = await ask(
                 shards.first, parts[0], SnapshotRef, wait_ms=wait_ms
             )
-            return None if ref is None else Vector(0, (ref,))
-        command = SnapshotAcross(tuple(zip(shards.ids, parts, strict=True)))
-        vector: Vector | None = await ask(shards.first, command, Vector, wait_ms=wait_ms)
+            return None if ref is None else MultiShardSnapshot(0, (ref,))
+        command = SnapshotShards(tuple(zip(shards.ids, parts, strict=True)))
+        vector: MultiShardSnapshot | None = await ask(
+            shards.first, command, MultiShardSnapshot, wait_ms=wait_ms
+        )
         return vector
 
     def __aiter__(self) -> Cursor:
         return self
 
     async def __anext__(self) -> Snapshot:
-        """The next snapshot, however long it takes; see `next`."""
+        """Return the next snapshot, waiting without limit; see `next`."""
         while True:
             try:
                 snapshot = await self.next(wait=limits.WAIT_STEP_MS / 1000)
             except Full as error:
-                # Too many wait, or too much is pinned: that passes.
+                # Too many calls wait, or too much is pinned: retry.
                 await asyncio.sleep(error.after_ms / 1000)
                 continue
             if snapshot is not None:
                 return snapshot
 
     async def reset(self, start: Start = "beginning") -> None:
-        """Begin anew at another place; what was read and not committed is forgotten.
+        """Restart the cursor at another place; reads that were not committed are forgotten.
 
-        Like opening the cursor, it fences the other followers.
+        Like opening the cursor, it fences other followers.
 
         Raises:
-            Invalid: `start` is no place in the queue.
-            RolledBack: the position `start` was taken back; `error.position` is what is left of it.
-            CursorExpired: `start` lies behind rows that are gone.
+            Invalid: `start` is not a place in the queue.
+            RolledBack: the position `start` was undone; `error.position` is the part that remains.
+            CursorExpired: the rows at `start` have been removed.
         """
         self._cells = await begin_at(
             self._engine,
@@ -387,16 +396,16 @@ class Cursor:
         self._history = self.position.history
 
     async def delete(self) -> bool:
-        """Forget the cursor; returns whether it was there."""
-        return await delete_named(self._engine, self._shards, self._name)
+        """Delete the cursor; return False if it did not exist."""
+        return await delete_cursor(self._engine, self._shards, self._name)
 
     def __repr__(self) -> str:
         seqs = [position.seq for position in self.positions]
         return f"<Cursor {self._name} at {seqs[0] if self._shards.is_one else seqs}>"
 
 
-async def delete_named(engine: Engine, shards: Shards, name: str) -> bool:
-    """Forget a cursor; returns whether it was there."""
+async def delete_cursor(engine: Engine, shards: Shards, name: str) -> bool:
+    """Delete a cursor by name; return False if it did not exist."""
     command = DeleteCursor(name)
     return any(await ask_all(engine, shards, lambda _: command, bool))
 
@@ -404,15 +413,16 @@ async def delete_named(engine: Engine, shards: Shards, name: str) -> bool:
 def commit_parts(
     snapshot: Snapshot, seq: int | None
 ) -> list[tuple[ShardId, CommitCursor, Callable[[object], None]]]:
-    """The commands that commit a place in a snapshot, and what takes note of their answers."""
+    """Return the commands that commit a snapshot up to a seq, each with a callback for its
+    answer."""
     cursor, shards = snapshot._cursor, snapshot._shards
     if cursor is None:
         raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
     upto, place = (None, 0) if seq is None else shards.find(seq, "seq", least=0)
     parts: list[tuple[ShardId, CommitCursor, Callable[[object], None]]] = []
     for at, (shard, ref) in enumerate(zip(shards.ids, snapshot._refs, strict=True)):
-        done = place if shard == upto else ref.boundary
-        position = Place(ref.history, done, ref.start, ref.boundary)
+        seq_done = place if shard == upto else ref.boundary
+        position = Place(ref.history, seq_done, ref.start, ref.boundary)
         command = CommitCursor(cursor._name, snapshot._cursor_ids[at], position, ref.claim)
         parts.append((shard, command, partial(_note_cell, cursor, at)))
         if shard == upto:
@@ -426,7 +436,7 @@ def _note_cell(cursor: Cursor, at: int, answer: object) -> None:
 
 
 def unpin_parts(snapshot: Snapshot) -> list[tuple[ShardId, Unpin]]:
-    """The commands that let a snapshot go."""
+    """Return the commands that unpin a snapshot."""
     name = "" if snapshot._cursor is None else snapshot._cursor._name
     return [
         (shard, Unpin(ref.pin, ref.history, ref.index, name, ref.claim))
@@ -434,22 +444,22 @@ def unpin_parts(snapshot: Snapshot) -> list[tuple[ShardId, Unpin]]:
     ]
 
 
-def put_back(snapshot: Snapshot) -> None:
-    """Nobody got it: its cursor gives it again, and without one its pin goes."""
+def return_unread(snapshot: Snapshot) -> None:
+    """Return a snapshot that no caller received: its cursor yields it again, or it is unpinned."""
     cursor = snapshot._cursor
     if cursor is not None:
         ids = [cell.id for cell in cursor._cells]
         if cursor._read == list(snapshot.boundaries) and ids == list(snapshot._cursor_ids):
             cursor._read = list(snapshot.afters)
         return
-    # If the engine has ended, or takes nothing now, the pin goes when its time is over.
+    # If the engine has ended or refuses the command, the pin expires by itself.
     with suppress(MillraceError):
         for shard, command in unpin_parts(snapshot):
             snapshot._engine.tell(shard, command)
 
 
 def engine_of(snapshot: Snapshot) -> Engine:
-    """The engine that it is read from."""
+    """Return the engine that a snapshot is read from."""
     return snapshot._engine
 
 
@@ -459,26 +469,26 @@ async def begin_at(
     start: Start,
     make: Callable[[StartAt | int | Place], OpenCursor | ResetCursor],
 ) -> list[CursorCell]:
-    """Open a cursor, or begin it anew, at some place in each shard.
+    """Open or reset a cursor at a place in each shard.
 
     Raises:
-        RolledBack: what was read up to that position was taken back.
+        RolledBack: the position was undone by a restore or takeover.
     """
     if not is_position(start):
         places = await starts_at(engine, shards, start)
         return await ask_all(engine, shards, lambda shard: make(places[shard]), CursorCell)
-    kept = read_position(start, shards)
+    positions = read_position(start, shards)
     try:
-        return await ask_all(engine, shards, lambda shard: make(kept[shard]), CursorCell)
+        return await ask_all(engine, shards, lambda shard: make(positions[shard]), CursorCell)
     except RolledBack as error:
-        raise await rolled_back(engine, shards, error, list(kept.values())) from None
+        raise await rolled_back(engine, shards, error, list(positions.values())) from None
 
 
 async def starts_at(engine: Engine, shards: Shards, start: Start) -> dict[ShardId, StartAt | int]:
-    """Where a cursor begins in each shard."""
-    if not shards.is_one and exact.whole(start) is not None:
+    """Return the start of a cursor in each shard."""
+    if not shards.is_one and plain_types.whole(start) is not None:
         raise Invalid(
-            f"start is {check.shown(start)}: a place in one shard says nothing about the "
+            f"start is {validate.shown(start)}: a place in one shard says nothing about the "
             f"{len(shards.ids) - 1} others; give 'beginning', 'end' or a datetime",
             field="start",
         )
@@ -486,20 +496,20 @@ async def starts_at(engine: Engine, shards: Shards, start: Start) -> dict[ShardI
 
 
 async def _start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | int:
-    """Where a cursor begins, as the queue understands it."""
+    """Return the start of a cursor as the engine takes it."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise Invalid("start is a datetime without a time zone", field="start")
         return await engine.seq_at(shard, max(round(start.timestamp() * 1000), 0))
-    seq = exact.whole(start)
+    seq = plain_types.whole(start)
     if seq is not None:
-        # Where the queue ends is for the queue to judge, but no seq is larger.
-        return seq if abs(seq) < 2**63 else check.seq(seq, "start")
+        # The queue checks it against its end; here only that it fits into 64 bits.
+        return seq if abs(seq) < 2**63 else validate.seq(seq, "start")
     try:
-        return StartAt(check.name(start, "start"))
+        return StartAt(validate.name(start, "start"))
     except (Refused, ValueError):
         raise Invalid(
-            f"start is {check.shown(start)}, not 'beginning', 'end', a position, a seq or a "
+            f"start is {validate.shown(start)}, not 'beginning', 'end', a position, a seq or a "
             "datetime",
             field="start",
         ) from None

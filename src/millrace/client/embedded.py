@@ -1,4 +1,4 @@
-"""The engine of `millrace.open`: the node runs in the same process, on the caller's event loop."""
+"""The engine of `millrace.open`, in the same process, on the caller's event loop."""
 
 from __future__ import annotations
 
@@ -14,41 +14,50 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.care import FolderCare
-from millrace.client.hearing import Hearing
-from millrace.client.message import fitting, rows_in_steps
-from millrace.client.names import Names
-from millrace.client.reading import Batches, Part, read_in_steps
-from millrace.client.submitting import Asked
-from millrace.client.written import Written
-from millrace.core import own_values
+from millrace.client.engine import PendingCommand
+from millrace.client.maintenance import NodeMaintenance
+from millrace.client.message import rows_in_steps, rows_that_fit
+from millrace.client.reading import BatchIterator, Part, read_in_steps
+from millrace.client.receipt_cache import ReceiptCache
 from millrace.core.answers import QueueRef
-from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Explain, Publish, PublishStaged, Transaction
-from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import (
+from millrace.core.cells import (
     Cell,
-    History,
     Kind,
     LeaseCell,
-    LeaseId,
     ProducerCell,
-    QueueSpec,
-    Row,
+    QuarantineCell,
+    QueueCell,
     SessionCell,
+    SubscriptionCell,
+    TopicCell,
+)
+from millrace.core.commands import (
+    ApplyTransaction,
+    Command,
+    Explain,
+    Publish,
+    PublishStaged,
+)
+from millrace.core.delivery.quarantine import STATE, quarantined
+from millrace.core.format.codec import decode_cell
+from millrace.core.format.receipt import Proved, Receipt
+from millrace.core.format.seq_sets import unpack_seqs
+from millrace.core.model import (
+    CATALOG,
+    History,
+    LeaseId,
+    Row,
     ShardId,
 )
-from millrace.core.quarantine import STATE, quarantined
-from millrace.core.quarantine_commands import QuarantineCell
-from millrace.core.receipt import Proved, Receipt
-from millrace.core.seqs import unpack_seqs
+from millrace.core.publishing import validate_rows
 from millrace.core.session_commands import Claim
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
-from millrace.core.view import View, number, number_key
-from millrace.engine import damage
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import Reader, ShardMeta
+from millrace.core.state.view import View, number, number_key
+from millrace.engine import quarantine_reports
+from millrace.engine.command_request import CommandRequest, adds_messages
 from millrace.engine.commit_loop import CommitLoop
-from millrace.engine.forward_waiters import Fates
-from millrace.engine.request import Request, brings
+from millrace.engine.forward_waiters import ForwardOutcomes
 from millrace.errors import (
     AcrossGroups,
     Closed,
@@ -60,9 +69,11 @@ from millrace.errors import (
     Stale,
 )
 from millrace.node import Node
-from millrace.rpc.calls import Named
-from millrace.rpc.proofs import judged
-from millrace.store.scanning import Scan
+from millrace.rpc.calls import ShardName
+from millrace.rpc.proofs import check_proofs
+from millrace.rpc.session_liveness import SessionLiveness
+from millrace.store.base import Store
+from millrace.store.scan import Scan
 from millrace.store.unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -71,16 +82,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _check_own(host: CommitLoop, request: Request) -> None:
-    """Refuse a command whose rows have too many values of their own.
+def _check_own(host: CommitLoop, request: CommandRequest) -> None:
+    """Refuse a command whose rows have too many distinct values of their own.
 
     Raises:
-        TooLarge: the error names the field that has most of them.
+        TooLarge: the error names the field with the most values.
     """
     command = request.command
     if isinstance(command, Publish):
         parts: Sequence[tuple[ShardId, object]] = ((request.shard, command),)
-    elif isinstance(command, Transaction):
+    elif isinstance(command, ApplyTransaction):
         parts = command.parts
     else:
         return
@@ -89,7 +100,7 @@ def _check_own(host: CommitLoop, request: Request) -> None:
         view = host.view(shard) if isinstance(part, Publish) else None
         if view is not None and isinstance(part, Publish):
             publishes.append((view, part))
-    refused = own_values.check(publishes)
+    refused = validate_rows.check_own_values(publishes)
     if refused is not None:
         raise refused
 
@@ -102,19 +113,20 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._closed = False
-        # Programs that open, publish a little and close must not begin at the same shard each time.
+        # Random: programs that publish a little per run must not always use the same shard first.
         self._turns = count(int.from_bytes(node.chance(4)))
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
-        """The newest call under way that reads cold rows of a shard."""
-        self._names = Names(node.store)
-        self._written = Written()
-        self.care = FolderCare(node, self._check_open)
-        self._hearing = Hearing(self.tell)
+        """The newest running read of a shard's cold rows."""
+        self._shard_names = ShardNames(node.store)
+        self._receipts = ReceiptCache()
+        self.maintenance = NodeMaintenance(node, self._check_open)
+        self._liveness = SessionLiveness(self.tell)
         self.where = where
         self.telemetry: Telemetry | None = None
-        self.is_far = False
+        self.is_remote = False
         self.is_served = False
-        """Whether clients of a network share the loop: values of rows' own are bounded then."""
+        """True if network clients share the event loop; then distinct values per row are
+        limited."""
 
     # --- Commands -----------------------------------------------------------------------------
 
@@ -124,7 +136,7 @@ class EmbeddedEngine:
                 f"{self.where} was opened on another event loop; use it there, or millrace.sync",
                 field="loop",
             )
-        if isinstance(command, Explain | PublishStaged | Transaction):
+        if isinstance(command, Explain | PublishStaged | ApplyTransaction):
             async with self._quarantining():
                 await self._warm_for(shard, command)
         request = self.submit(shard, command, wait_ms)
@@ -135,47 +147,47 @@ class EmbeddedEngine:
             self.take_back(request)
             raise
         finally:
-            # An error in the future would hold this frame, and this frame the future.
+            # Break the reference cycle: future, its error, the traceback, this frame.
             del request
 
-    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Request:
-        """As `Submits.submit`."""
-        until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
-        request = Request(shard, command, self._loop.create_future(), wait_until=until)
-        host = self._node.host_of(shard)
+    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> CommandRequest:
+        """See `CallbackEngine.submit`."""
+        deadline = self._loop.time() + wait_ms / 1000 if wait_ms else 0
+        request = CommandRequest(shard, command, self._loop.create_future(), wait_until=deadline)
+        host = self._node.commit_loop_of(shard)
         if request.grows:
             if self.is_served and not request.is_plain:
                 _check_own(host, request)
-            marks = self._node.warden.watermarks
+            marks = self._node.supervisor.watermarks
             if marks.refusal is not None or host.short_of_space:
-                if self.care.may_use_reserve(request):
-                    # As what frees space, it may use the reserve of the log.
+                if self.maintenance.may_use_reserve(request):
+                    # Treated as a command that frees space: it may use the log's reserve.
                     request.grows = False
-                elif brings(command):
+                elif adds_messages(command):
                     marks.check()
         host.submit(request)
         return request
 
-    def then(self, asked: Asked, tell: Callable[[object], None]) -> None:
-        cast("Request", asked).future.add_done_callback(tell)
+    def then(self, asked: PendingCommand, tell: Callable[[object], None]) -> None:
+        cast("CommandRequest", asked).future.add_done_callback(tell)
 
-    def heard(self, asked: Asked) -> object:
-        return cast("Request", asked).future.result()
+    def heard(self, asked: PendingCommand) -> object:
+        return cast("CommandRequest", asked).future.result()
 
-    def take_back(self, asked: Asked) -> None:
-        request = cast("Request", asked)
+    def take_back(self, asked: PendingCommand) -> None:
+        request = cast("CommandRequest", asked)
         future = request.future
         if not future.done():
             future.cancel()
         elif not future.cancelled() and future.exception() is None:
-            self._node.host_of(request.shard).take_back(request, future.result())
+            self._node.commit_loop_of(request.shard).take_back(request, future.result())
 
     async def _warm_for(
-        self, shard: ShardId, command: Explain | PublishStaged | Transaction
+        self, shard: ShardId, command: Explain | PublishStaged | ApplyTransaction
     ) -> None:
-        """Have the cold rows read that the command will be judged by."""
+        """Read the cold rows that a command's decision needs."""
         store = self._node.store
-        parts = command.parts if isinstance(command, Transaction) else ((shard, command),)
+        parts = command.parts if isinstance(command, ApplyTransaction) else ((shard, command),)
         for at, part in parts:
             meta = None if self._closed else store.meta(at)
             if meta is None:
@@ -187,18 +199,18 @@ class EmbeddedEngine:
                 seqs = BitMap64([part.seq])
                 cold = None if store.hot(at, seqs) else store.warm(at, seqs)
             if cold is not None:
-                await self._node.reading.submit(cold)
+                await self._node.read_thread.submit(cold)
 
     def tell(self, shard: ShardId, command: Command) -> None:
         future: asyncio.Future[object] = self._loop.create_future()
         future.add_done_callback(_ignore)
-        self._node.host_of(shard).submit(Request(shard, command, future))
+        self._node.commit_loop_of(shard).submit(CommandRequest(shard, command, future))
 
-    def expect_words(self, seconds: float) -> None:
-        """A session that is spoken for (`speak`) ends after so long without another word."""
-        self._hearing.seconds = seconds
+    def set_session_timeout(self, seconds: float) -> None:
+        """Set the timeout of sessions that are kept alive by heartbeats (`heartbeat`)."""
+        self._liveness.seconds = seconds
 
-    def speak(self, shard: ShardId, claim: Claim) -> None:
+    def heartbeat(self, shard: ShardId, claim: Claim) -> None:
         self._check_open()
         cell = self._cell(shard, Kind.SESSION, number_key(claim.session))
         if not isinstance(cell, SessionCell) or (cell.claim, cell.epoch) != (
@@ -206,10 +218,10 @@ class EmbeddedEngine:
             claim.epoch,
         ):
             raise Stale("the session has ended, or was resumed by someone else", field="session")
-        self._hearing.hear(shard, claim)
+        self._liveness.hear(shard, claim)
 
-    async def transact(self, command: Transaction) -> tuple[object, ...]:
-        hosts = {self._node.host_of(shard) for shard, _ in command.parts}
+    async def transact(self, command: ApplyTransaction) -> tuple[object, ...]:
+        hosts = {self._node.commit_loop_of(shard) for shard, _ in command.parts}
         if len(hosts) > 1:
             raise AcrossGroups(
                 "the queues of a transaction must be in one commit group; split it: publish with a "
@@ -232,31 +244,31 @@ class EmbeddedEngine:
     ) -> list[Row]:
         self._meta(shard)
         if isinstance(lease, Proved):
-            # It comes from another process, which might have named any seq.
+            # From another process, which may have sent any seqs: allow only those leased.
             cell = self._cell(shard, Kind.LEASE, number_key(lease))
             seqs = seqs & unpack_seqs(cell.open) if isinstance(cell, LeaseCell) else BitMap64()
         try:
             if len(seqs) > limits.ROWS_READ_STEP:
                 return await read_in_steps(partial(self.rows, shard), seqs, size)
-            found = self._rows_at_hand(shard, seqs, size)
-            if found is None:
+            rows = self._rows_in_memory(shard, seqs, size)
+            if rows is None:
                 await self._warm(shard, seqs)
-                found = self._node.store.rows(shard, seqs, size)
+                rows = self._node.store.rows(shard, seqs, size)
         except Unreadable as error:
             raise await self._quarantined(error) from None
-        return found
+        return rows
 
     async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
-        """Have cold rows read.
+        """Read cold rows into memory.
 
-        All who wait for the same go on in the same turn of the loop: what they do next is then
-        committed together.
+        All callers that wait for the same read continue in the same turn of the event loop, so that
+        their next commands are committed together.
         """
         store = self._node.store
         job = self._warming.get(shard)
         if job is not None:
             await asyncio.wait([job])
-            # The queue may have been deleted meanwhile, or the engine closed.
+            # Check again: the queue may have been deleted, or the engine closed.
             self._meta(shard)
             if store.hot(shard, seqs):
                 return
@@ -266,7 +278,7 @@ class EmbeddedEngine:
         self._meta(shard)
 
     def _submit(self, shard: ShardId, touch: Callable[[], None]) -> asyncio.Future[None]:
-        job = self._node.reading.submit(touch)
+        job = self._node.read_thread.submit(touch)
         self._warming[shard] = job
 
         def end(_: asyncio.Future[None]) -> None:
@@ -274,16 +286,16 @@ class EmbeddedEngine:
                 del self._warming[shard]
 
         job.add_done_callback(end)
-        # If it fails, whoever wants these rows will hear of it.
+        # A failure is raised by the next read of these rows.
         job.add_done_callback(_ignore)
         return job
 
-    def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
-        """As `rows`, if no disk has to be waited for, and they are not many."""
+    def rows_in_memory(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+        """As `rows`, if they are in memory and few; else None."""
         if len(seqs) > limits.ROWS_READ_STEP:
             return None
         try:
-            return self._rows_at_hand(shard, seqs, size)
+            return self._rows_in_memory(shard, seqs, size)
         except Unreadable as error:
             raise self._quarantine(error) from None
         except KeyError:
@@ -291,12 +303,12 @@ class EmbeddedEngine:
             self._meta(shard)
             raise
 
-    def _rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+    def _rows_in_memory(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         store = self._node.store
         if len(seqs) == 1:
-            found = store.row_at_hand(shard, seqs.min())
-            if found is not None:
-                return found
+            rows = store.recent_row(shard, seqs.min())
+            if rows is not None:
+                return rows
         if not store.newest(shard, seqs):
             if not store.hot(shard, seqs):
                 return None
@@ -313,7 +325,7 @@ class EmbeddedEngine:
         def find() -> Part | None:
             if not scan:
                 scan.append(self._begin(shard, after, upto, reader))
-            # Rows that the pin alone has kept may be gone by now.
+            # If the pin has expired, rows that only it kept may be gone.
             self._check_pin(scan[0], reader)
             return scan[0].find()
 
@@ -322,7 +334,7 @@ class EmbeddedEngine:
             if scan:
                 self._check_pin(scan[0], reader)
 
-        return Batches(self._loop, self._thread, check, find, self._quarantine)
+        return BatchIterator(self._loop, self._thread, check, find, self._quarantine)
 
     async def batches(
         self, shard: ShardId, after: int, upto: int, reader: Reader
@@ -334,10 +346,10 @@ class EmbeddedEngine:
                 part = scan.find(limits.READ_STEP_BYTES)
                 if part is None:
                     return
-                found: Iterable[pa.RecordBatch] = part
+                source: Iterable[pa.RecordBatch] = part
                 if not part.is_hot():
-                    found = await self._node.reading.submit(part.load)
-                for batch in found:
+                    source = await self._node.read_thread.submit(part.load)
+                for batch in source:
                     self._check_pin(scan, reader)
                     yield batch
 
@@ -352,12 +364,12 @@ class EmbeddedEngine:
                 if part is None:
                     return
                 if part.is_hot():
-                    found = part.load_packed(least)
+                    pieces = part.load_packed(least)
                 else:
-                    found = await self._node.reading.submit(partial(part.load_packed, least))
-                for one in found:
+                    pieces = await self._node.read_thread.submit(partial(part.load_packed, least))
+                for piece in pieces:
                     self._check_pin(scan, reader)
-                    yield one
+                    yield piece
 
     def _begin(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
         state = self._cell(shard, Kind.QUARANTINE, STATE)
@@ -366,12 +378,12 @@ class EmbeddedEngine:
         return self._node.store.scan(shard, after, upto, reader)
 
     def _check_pin(self, scan: Scan, reader: Reader) -> None:
-        """Raise what ends the scan; on any thread."""
+        """Raise the error that ends a scan; on any thread."""
         self._check_open()
         meta = scan.meta()
         if meta is None:
             raise NotFound("the queue was deleted", field="queue")
-        if reader.pin is not None and all(reader.pin != one.pin for one in meta.intervals):
+        if reader.pin is not None and all(reader.pin != other.pin for other in meta.intervals):
             raise SnapshotExpired(
                 "the snapshot is no longer pinned: its time is over, or it was let go; take "
                 "another",
@@ -379,43 +391,46 @@ class EmbeddedEngine:
             )
 
     async def _quarantined(self, error: Unreadable) -> Quarantined:
-        """What is raised where rows are unreadable, once their queue is quarantined."""
-        await damage.committed(self._node.host_of(ShardId(error.shard)).quarantine(error))
-        return damage.refused(error)
+        """Quarantine the queue of unreadable rows; return the error to raise once that is
+        committed."""
+        await quarantine_reports.wait_until_committed(
+            self._node.commit_loop_of(ShardId(error.shard)).quarantine(error)
+        )
+        return quarantine_reports.quarantined_error(error)
 
     @asynccontextmanager
     async def _quarantining(self) -> AsyncIterator[None]:
-        """Raise what `_quarantined` says where rows turn out to be unreadable."""
+        """Raise the error of `_quarantined` if the body reads unreadable rows."""
         try:
             yield
         except Unreadable as error:
             raise await self._quarantined(error) from None
 
     def _quarantine(self, error: Unreadable) -> Quarantined:
-        """As `_quarantined`, where nobody can wait; on any thread."""
-        host = self._node.host_of(ShardId(error.shard))
+        """As `_quarantined`, without waiting for the commit; on any thread."""
+        host = self._node.commit_loop_of(ShardId(error.shard))
         if threading.get_ident() == self._thread:
             host.quarantine(error)
         else:
             with suppress(RuntimeError):
-                # The loop may have been closed meanwhile; then the next reader finds them.
+                # If the loop was closed, the next reader finds the damage again.
                 self._loop.call_soon_threadsafe(host.quarantine, error)
-        return damage.refused(error)
+        return quarantine_reports.quarantined_error(error)
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
         last = self._meta(shard).last_seq
-        found: list[Row] = []
+        rows: list[Row] = []
         room = limits.PEEK_BYTES_MAX
         upto = last if upto is None else min(upto, last)
         async with aclosing(self.batches(shard, after, upto, Reader())) as batches:
             async for batch in batches:
-                wanted = batch.slice(0, count - len(found))
-                part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
-                found += await rows_in_steps(part)
+                wanted = batch.slice(0, count - len(rows))
+                part = wanted.slice(0, rows_that_fit(wanted, room) or (0 if rows else 1))
+                rows += await rows_in_steps(part)
                 room -= part.nbytes
-                if len(found) >= count or part.num_rows < batch.num_rows:
+                if len(rows) >= count or part.num_rows < batch.num_rows:
                     break
-        return found
+        return rows
 
     # --- Facts --------------------------------------------------------------------------------
 
@@ -461,11 +476,11 @@ class EmbeddedEngine:
 
     async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
         self._meta(shard)
-        found = {
+        cells = {
             number(key): decode_cell(kind, value)
             for kind, key, value in self._node.store.cells(shard, Kind.SUBSCRIPTION)
         }
-        return {n: cell for n, cell in found.items() if isinstance(cell, SubscriptionCell)}
+        return {n: cell for n, cell in cells.items() if isinstance(cell, SubscriptionCell)}
 
     async def topic_cell(self, shard: ShardId) -> TopicCell:
         cell = self._cell(shard, Kind.TOPIC, b"")
@@ -473,7 +488,7 @@ class EmbeddedEngine:
             raise NotFound("there is no such topic", field="topic")
         return cell
 
-    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
+    async def arrived(self, shard: ShardId, first: int, count: int) -> ForwardOutcomes:
         return await self._node.forwarder.arrived(shard, first, count)
 
     async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
@@ -499,7 +514,7 @@ class EmbeddedEngine:
         store = self._node.store
         cold = store.warm_time(shard, time_ms)
         if cold is not None:
-            await self._node.reading.submit(cold)
+            await self._node.read_thread.submit(cold)
             self._meta(shard)
         return store.seq_at(shard, time_ms)
 
@@ -507,7 +522,7 @@ class EmbeddedEngine:
         return self._node.now_ms()
 
     def history(self, shard: ShardId, lease: LeaseId) -> History:
-        return self._node.host_of(shard).history
+        return self._node.commit_loop_of(shard).history
 
     def proved(
         self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
@@ -516,11 +531,11 @@ class EmbeddedEngine:
         return Proved.of(number, when, self._node.prove(shard, when, number, session=session))
 
     def judge(self, shard: ShardId, command: Command) -> Command:
-        return judged(self._node.prove, shard, command)
+        return check_proofs(self._node.prove, shard, command)
 
-    async def name_of(self, shard: ShardId) -> Named | None:
+    async def name_of(self, shard: ShardId) -> ShardName | None:
         self._check_open()
-        return self._names.find(shard)
+        return self._shard_names.find(shard)
 
     def seal(self, receipt: Receipt) -> str:
         return self._node.seal(receipt)
@@ -528,10 +543,10 @@ class EmbeddedEngine:
     def sealed(
         self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
     ) -> list[str]:
-        return self._written.write(shard, lease, proved, seqs)
+        return self._receipts.write(shard, lease, proved, seqs)
 
     def unseal(self, text: str) -> Receipt:
-        return self._written.take(text) or self._node.unseal(text)
+        return self._receipts.take(text) or self._node.unseal(text)
 
     # --- The end ------------------------------------------------------------------------------
 
@@ -545,12 +560,52 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         self._closed = True
-        self._hearing.close()
-        await self.care.stop()
+        self._liveness.close()
+        await self.maintenance.stop()
         await self._node.close()
 
 
 def _ignore(future: asyncio.Future[T]) -> None:
-    """Nobody waits for the answer: a refusal is not an error that went unnoticed."""
+    """Mark an error as retrieved: it is not awaited, and refusals are no programming errors."""
     if not future.cancelled():
         future.exception()
+
+
+class ShardNames:
+    """Names of the queues and topics that shards belong to, as committed: a reverse index of the
+    catalog.
+
+    Numbers of shards are never reused, so entries stay valid. For an unknown shard the catalog is
+    read again if it has changed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[ShardId, ShardName] = {}
+        self._index = -1
+
+    def find(self, shard: ShardId) -> ShardName | None:
+        """Return the queue or topic of a shard, or of one that was just deleted."""
+        named = self._known.get(shard)
+        if named is None:
+            meta = self._store.meta(CATALOG)
+            if meta is not None and meta.index != self._index:
+                self._index = meta.index
+                self._known = self._read()
+                named = self._known.get(shard)
+        return named
+
+    def _read(self) -> dict[ShardId, ShardName]:
+        names = {CATALOG: ShardName("catalog", "", "", (CATALOG,))}
+        for kind in (Kind.QUEUE, Kind.TOPIC):
+            for _, key, value in self._store.cells(CATALOG, kind):
+                cell = decode_cell(kind, value)
+                space, _, name = key.decode().partition("\0")
+                if isinstance(cell, QueueCell):
+                    shards = tuple(map(ShardId, cell.shards))
+                    named = ShardName("queue", space, name, shards)
+                    names |= dict.fromkeys(shards, named)
+                elif isinstance(cell, TopicCell):
+                    shard = ShardId(cell.shard)
+                    names[shard] = ShardName("topic", space, name, (shard,))
+        return names

@@ -1,50 +1,54 @@
-"""What the objects of the API stand on: an engine that takes commands and reads rows.
+"""Interface of the engine behind the objects of the API: it takes commands and reads rows.
 
-`embedded` has the node in the same process, `remote` asks one in another. So everything that
-another process would have to be asked for is awaited.
+`embedded` runs the node in the same process, `remote` calls another process. Methods that may need
+a call to another process are therefore coroutines.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.client.health import Health
-from millrace.client.repaired import Repaired
+from millrace.client.maintenance_results import Backup, Health, Repaired
 from millrace.core.answers import QueueRef
-from millrace.core.commands import Command, Transaction
-from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
-from millrace.core.receipt import Proved, Receipt
+from millrace.core.cells import Cell, Kind, SubscriptionCell, TopicCell
+from millrace.core.commands import ApplyTransaction, Command
+from millrace.core.format.receipt import Proved, Receipt
+from millrace.core.model import (
+    History,
+    LeaseId,
+    Row,
+    ShardId,
+)
 from millrace.core.session_commands import Claim
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
-from millrace.engine.forward_waiters import Fates
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import Reader, ShardMeta
+from millrace.engine.forward_waiters import ForwardOutcomes
 from millrace.errors import MillraceError
-from millrace.meter import Gauges
-from millrace.rpc.calls import Named
+from millrace.instruments import Gauges
+from millrace.rpc.calls import ShardName
 
 if TYPE_CHECKING:
-    from millrace.client.backup import Backup
-    from millrace.maintenance.backup import Told
+    from millrace.maintenance.backup import ProgressCallback
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")
 
 
-class Care(Protocol):
-    """Who looks after the data of an engine, on request."""
+class Maintenance(Protocol):
+    """Maintenance of an engine's data, on request."""
 
-    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+    async def backup(self, into: Path, told: ProgressCallback, *, follow: bool) -> Backup:
         """See `Millrace.backup`."""
         ...
 
     async def backing_up(self) -> tuple[int, int]:
-        """How many bytes of the backup that is being made were copied, and of how many; 0 of 0:
-        none is."""
+        """Return the bytes copied and the total of the running backup; 0 of 0 if none is
+        running."""
         ...
 
     async def unfollow(self) -> bool:
@@ -52,7 +56,7 @@ class Care(Protocol):
         ...
 
     async def health(self) -> Health:
-        """How the engine is, now."""
+        """Return the current health of the engine."""
         ...
 
     async def repair(
@@ -62,14 +66,15 @@ class Care(Protocol):
         ...
 
     async def gauges(self) -> Gauges:
-        """What the engine has counted since it was opened, and how large it is."""
+        """Return the engine's counters since it was opened, and its sizes."""
         ...
 
     def keep_room(self, shards: Iterable[ShardId]) -> None:
-        """Let what is published to these shards with the header `who` use a reserve that is kept
-        while disk or memory is short; it is shared among those whom the header names.
+        """Let messages of these shards with the header `who` use a reserve when disk or memory is
+        short.
 
-        An engine in another process has been told so by its own server.
+        The reserve is shared among those that the header names. A remote engine was configured by
+        its own server.
         """
         ...
 
@@ -78,47 +83,48 @@ class Engine(Protocol):
     """Takes commands, reads rows."""
 
     telemetry: Telemetry | None
-    """Who makes spans and measurements of what is asked; None: nobody."""
+    """Makes spans and measurements of calls; None: disabled."""
 
     @property
     def where(self) -> str:
-        """The folder or the address, for people to read."""
+        """Folder or address, for messages."""
         ...
 
     @property
-    def is_far(self) -> bool:
-        """Whether it is another process's, which may end and begin again meanwhile."""
+    def is_remote(self) -> bool:
+        """True for an engine of another process, which may end and be replaced by another one."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed here; then nobody will answer any more."""
+        """True after it was closed here; then no call is answered any more."""
         ...
 
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
-        """Have the command decided and committed; its answer is of the type `kind`.
+        """Submit a command and wait until it is committed; return its answer, of the type `kind`.
 
-        If the caller is cancelled, a command that was not decided yet never will be, and what a
-        decided one handed out (a lease, a pin) is given back. Any other one is UNKNOWN.
+        If the caller is cancelled, a command that was not decided yet is withdrawn, and what a
+        decided one granted (a lease, a pin) is released. The outcome of any other command is
+        unknown.
         """
         ...
 
     def tell(self, shard: ShardId, command: Command) -> None:
-        """Have the command decided some time; nobody waits for the answer."""
+        """Submit a command without waiting for its answer."""
         ...
 
-    def speak(self, shard: ShardId, claim: Claim) -> None:
-        """Say that somebody speaks for a session who has no connection that lasts.
+    def heartbeat(self, shard: ShardId, claim: Claim) -> None:
+        """Send a heartbeat for a session whose consumer has no permanent connection.
 
-        It ends unless that is said again in time (`SESSION_SILENCE_SECONDS`).
+        The session ends if the next heartbeat takes longer than `SESSION_SILENCE_SECONDS`.
 
         Raises:
-            Stale: the claim is not the one by which the session is spoken for.
+            Stale: the claim is not the session's current one.
         """
         ...
 
-    async def transact(self, command: Transaction) -> tuple[object, ...]:
-        """Have several commands decided at once, all or nothing."""
+    async def transact(self, command: ApplyTransaction) -> tuple[object, ...]:
+        """Submit several commands atomically; return their answers."""
         ...
 
     async def rows(
@@ -129,151 +135,213 @@ class Engine(Protocol):
         lease: int | None = None,
         history: bytes = b"",
     ) -> list[Row]:
-        """These rows, those left out that are not readable any more.
+        """Return these rows, except rows that are not readable any more.
 
-        Of messages that a lease call holds, name it: then whoever may work may read them, where
-        another process has to be asked; those that it holds no more are left out there.
-
-        It ends before the row with which they would have more than `size` bytes; the first one is
-        always there.
+        It stops before the row that would exceed `size` bytes, but always returns the first. For
+        messages of a lease call, pass its `lease` and `history`: that suffices for access from
+        another process, and messages that it no longer holds are left out.
         """
         ...
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        """The rows within (after, upto] that the reader sees; it may be pulled by any thread.
+        """Iterate over the rows within (after, upto] that the reader sees, on any thread.
 
-        That thread reads them; where it is the event loop's own, it may wait for a disk.
+        The thread that iterates reads the rows; it may block on the disk, even if it is the event
+        loop's.
 
         Raises:
-            SnapshotExpired: the reader's pin is gone; so at every step, never other rows.
+            SnapshotExpired: the reader's pin is gone; checked at every step, so that rows never
+                change.
         """
         ...
 
     def batches(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """As `scan`, for coroutines: the event loop never waits for a disk."""
+        """As `scan`, for coroutines: the event loop never blocks on the disk."""
         ...
 
     def packed(
         self, shard: ShardId, after: int, upto: int, reader: Reader, *, least: int
     ) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
-        """As `batches`; those of `least` bytes that lie in files as they would be sent come as
-        their IPC messages, without the column `shard`."""
+        """As `batches`; batches of at least `least` bytes that are stored in files as they would be
+        sent come as their IPC messages, without the column `shard`."""
         ...
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
-        """The first `count` visible rows within (after, upto], as of now.
+        """Return the first `count` visible rows within (after, upto], as of now.
 
-        It ends early before the row with which they would have more than `PEEK_BYTES_MAX` bytes;
-        the first one is always read.
+        It stops before the row that would exceed `PEEK_BYTES_MAX` bytes, but always returns the
+        first.
         """
         ...
 
     async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
-        """The committed cells of a kind whose keys are names, in their order."""
+        """Return the committed cells of a kind whose keys are names, sorted by name."""
         ...
 
     async def producer_number(self, shard: ShardId, producer: str) -> int:
-        """The last number of a producer that was committed; 0 if it is unknown."""
+        """Return the last committed number of a producer; 0 if it is unknown."""
         ...
 
     async def find_queue(self, space: str, name: str) -> QueueRef | None:
-        """Where a queue is, or None if there is none."""
+        """Return a reference to a queue, or None if it does not exist."""
         ...
 
     def turn(self) -> int:
-        """A number that rises with each call: messages without a key take turns by it."""
+        """Return a number that increases with each call, for round-robin routing of messages."""
         ...
 
     async def spaces(self) -> list[str]:
-        """The spaces in which there are queues or topics, in order."""
+        """Return the spaces that have queues or topics, sorted."""
         ...
 
     async def queue_names(self, space: str) -> list[str]:
-        """The queues of a space, in order."""
+        """Return the queues of a space, sorted."""
         ...
 
     async def find_topic(self, space: str, name: str) -> ShardId | None:
-        """The shard of a topic, or None if there is none."""
+        """Return the shard of a topic, or None if it does not exist."""
         ...
 
     async def topic_names(self, space: str) -> list[str]:
-        """The topics of a space, in order."""
+        """Return the topics of a space, sorted."""
         ...
 
     async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
-        """The committed subscriptions of a topic."""
+        """Return the committed subscriptions of a topic, by number."""
         ...
 
     async def topic_cell(self, shard: ShardId) -> TopicCell:
-        """The topic's settings."""
+        """Return the settings of a topic."""
         ...
 
-    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
-        """What became of rows that were published to a topic, once every queue has them.
+    async def arrived(self, shard: ShardId, first: int, count: int) -> ForwardOutcomes:
+        """Return the fates of rows published to a topic, once every queue has them.
 
-        Of an engine that was closed before they were forwarded, that they will be; or nothing.
+        If the engine is closed before they are forwarded: that they will be; or nothing.
         """
         ...
 
     async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
-        """The subscriptions of a topic whose queues refuse what they are sent, and why."""
+        """Return the subscriptions of a topic whose queues refuse messages, and the reasons."""
         ...
 
     async def spec(self, shard: ShardId) -> QueueSpec:
-        """The queue's settings."""
+        """Return the settings of the queue."""
         ...
 
     async def meta(self, shard: ShardId) -> ShardMeta:
-        """The shard's counters."""
+        """Return the counters of the shard."""
         ...
 
     async def seq_at(self, shard: ShardId, time_ms: int) -> int:
-        """The first seq that is not older than `time_ms`."""
+        """Return the first seq that is not older than `time_ms`."""
         ...
 
     def now_ms(self) -> int:
-        """The time by which deadlines are judged, as far as it is known here."""
+        """Return the engine's clock in milliseconds, which decides about deadlines; approximate if
+        remote."""
         ...
 
     def history(self, shard: ShardId, lease: LeaseId) -> History:
-        """The history in which a lease was made that has just been handed out."""
+        """Return the history of a lease that was just granted."""
         ...
 
     def seal(self, receipt: Receipt) -> str:
-        """The receipt as text."""
+        """Return a receipt as signed text."""
         ...
 
     def unseal(self, text: str) -> Receipt:
-        """The receipt behind the text; raises `Forged`."""
+        """Return the receipt of a text; raises `Forged`."""
         ...
 
     def proved(
         self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
     ) -> Proved:
-        """The number of a lease call or session that was just handed out, with its proof."""
+        """Return the number of a lease call or session that was just granted, with its proof."""
         ...
 
     def judge(self, shard: ShardId, command: Command) -> Command:
-        """The command of another process, whose leases and sessions are proved.
+        """Verify the proofs of leases and sessions in a command of another process.
 
         Raises:
-            Forged: one of them was handed out to nobody.
+            Forged: one of them was never granted.
         """
         ...
 
-    async def name_of(self, shard: ShardId) -> Named | None:
-        """Whose shard it is; None if there is none."""
+    async def name_of(self, shard: ShardId) -> ShardName | None:
+        """Return the queue or topic that a shard belongs to, or None."""
         ...
 
     @property
-    def care(self) -> Care:
-        """Who looks after the data on request."""
+    def maintenance(self) -> Maintenance:
+        """Maintenance of the data."""
         ...
 
     async def close(self) -> None:
-        """End; what was accepted is finished first."""
+        """Close the engine; accepted commands are finished first."""
+        ...
+
+
+class Resubmit(Exception):
+    """The outcome of a command is unknown or negative, and it is safe to submit it again."""
+
+
+class PendingCommand(Protocol):
+    """A submitted command, as a handle for the engine it was submitted to."""
+
+
+class CallbackEngine(Protocol):
+    """An engine that takes commands with callbacks, without a task per command.
+
+    Commands that need cold rows would block on the disk; submit those with `ask`.
+    """
+
+    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> PendingCommand:
+        """Submit a command.
+
+        Raises:
+            MillraceError: the command was not submitted.
+        """
+        ...
+
+    def then(self, asked: PendingCommand, tell: Callable[[object], None]) -> None:
+        """Set the callback, called once when `heard` has the result, and never before this
+        returns."""
+        ...
+
+    def heard(self, asked: PendingCommand) -> object:
+        """Return the answer of a command, in its callback or later.
+
+        Raises:
+            MillraceError: the command was refused.
+            Resubmit: the command has to be submitted again.
+        """
+        ...
+
+    def take_back(self, asked: PendingCommand) -> None:
+        """Cancel a command: it is withdrawn, or what it was granted is released."""
+        ...
+
+    def rows_in_memory(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+        """As `Engine.rows`, if it needs no waiting; else None."""
+        ...
+
+    def proved(
+        self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
+    ) -> Proved:
+        """See `Engine.proved`."""
+        ...
+
+    def sealed(
+        self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
+    ) -> list[str]:
+        """Return the receipts of a lease call, as texts that `unseal` then recognizes quickly."""
+        ...
+
+    def unseal(self, text: str) -> Receipt:
+        """See `Engine.unseal`."""
         ...

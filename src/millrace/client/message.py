@@ -1,4 +1,4 @@
-"""What a program hands over to be published, and rows as it gets them back."""
+"""Messages and rows: validation of input to publish, and conversion of rows that are read."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client import arrow_rows
-from millrace.core import bounds, check, check_rows
-from millrace.core.answers import Published
-from millrace.core.block import Block, key_list
-from millrace.core.check import HeadersLike
-from millrace.core.column import Array
-from millrace.core.commands import Aside, Numbered, Publish, Stage
-from millrace.core.leased_commands import Life
+from millrace.client import arrow_input
+from millrace.core import bounds, validate
+from millrace.core.answers import PublishResult
+from millrace.core.commands import (
+    ProducerNumber,
+    Publish,
+    RowSchedule,
+    RowTtl,
+    Stage,
+)
+from millrace.core.format.block import Block, key_list
+from millrace.core.format.column import Array
 from millrace.core.model import Headers, Row
-from millrace.core.model import Message as CheckedMessage
-from millrace.core.staged import deletes_of
+from millrace.core.model import NewMessage as CheckedMessage
+from millrace.core.publishing import validate_rows
+from millrace.core.publishing.stages import deletes_of
+from millrace.core.validate import HeadersLike
 from millrace.errors import Invalid
 
 Body = bytes | bytearray | memoryview
-"""A body; it is stored, and read, as bytes."""
+"""Body of a message; it is stored, and read, as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +44,26 @@ class Message:
     headers: HeadersLike = ()
     """A mapping, or pairs where order or duplicates matter; values are bytes or text."""
     priority: int | None = None
-    """From 0 to 9, the highest first; None: as the call says, else 4."""
+    """From 0 to 9, higher ones first; None: as given to the call, else 4."""
     delay: float | None = None
-    """So many seconds nobody gets it; None: as the call says, else the queue."""
+    """Seconds before it is delivered to workers; None: as given to the call, else the queue's."""
     dedup: str | None = None
-    """Its de-duplication id: another one with it, within the queue's time, is a repeat."""
+    """De-duplication id: another message with the same id within the queue's time is a repeat."""
     ttl: float | None = None
-    """Unless it is settled within so many seconds, it expires; None: as the call says."""
+    """Seconds after which it expires unless it is settled; None: as given to the call."""
     group: bytes | str | None = None
-    """Whom it waits for, where the queue's order asks for it; None: those with its key."""
+    """Message group, if the queue's order uses groups; None: the key."""
 
 
 Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
-"""What may be published at once: bodies, messages, or Arrow columns."""
+"""Input of a batch publish: bodies, messages, or Arrow columns."""
 
 
 _PLAIN = (limits.PRIORITY_DEFAULT, None)
 
 
 NamesCheck = Callable[[Array], None]
-"""Refuses names of headers, which it is given as they are stored."""
+"""Refuses header names, given as a column of their stored form."""
 
 
 def make_rows(
@@ -65,44 +71,44 @@ def make_rows(
     priority: int | None = None,
     delay: float | None = None,
     check_names: NamesCheck | None = None,
-) -> tuple[Block, tuple[Aside, ...]]:
-    """The rows side by side, checked, and which of them do not wait in the order of their seqs.
+) -> tuple[Block, tuple[RowSchedule, ...]]:
+    """Validate rows; return them as columns, and the runs of rows with a priority or delay.
 
     `check_names` is for the headers of Arrow columns.
 
     Raises:
-        Invalid, TooLarge: a row or all of them together; the error names the field and the limit.
+        Invalid, TooLarge: a row or the whole is not valid; the error names the field and the limit.
     """
     usual = _turn(priority, delay, _PLAIN)
     if isinstance(rows, pa.RecordBatch | pa.Table):
-        block = arrow_rows.block_of(rows, check_names)
-        turns = arrow_rows.turns_of(rows, usual)
+        block = arrow_input.block_of(rows, check_names)
+        turns = arrow_input.turns_of(rows, usual)
         return (block, turns) if turns else _all(block, usual)
     if not isinstance(rows, list | tuple):
-        return _all(check_rows.rows(rows), usual)
+        return _all(validate_rows.rows(rows), usual)
     kinds = set(map(type, rows))
     if kinds == {bytes}:
-        # The way of many bodies, which must cost little for each.
-        return _all(check_rows.bodies(rows), usual)
+        # Fast path for a list of plain bodies.
+        return _all(validate_rows.bodies(rows), usual)
     if Message not in kinds or len(rows) > limits.PUBLISH_MESSAGES_MAX:
-        return _all(check_rows.rows(rows), usual)
-    return check_rows.side_by_side(check_rows.each(rows, _checked)), _runs(rows, usual)
+        return _all(validate_rows.rows(rows), usual)
+    return validate_rows.side_by_side(validate_rows.each(rows, _checked)), _runs(rows, usual)
 
 
 def _checked(row: object) -> CheckedMessage:
     if isinstance(row, Message):
-        return check.message(row.body, row.key, row.headers, row.group)
-    return check_rows.row(row)
+        return validate.message(row.body, row.key, row.headers, row.group)
+    return validate_rows.row(row)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Rows that were checked and laid side by side before they are published."""
+    """Rows that were validated and converted to columns before they are published."""
 
     block: Block
-    aside: tuple[Aside, ...]
+    aside: tuple[RowSchedule, ...]
     ids: tuple[str | None, ...]
-    lives: tuple[Life, ...]
+    lives: tuple[RowTtl, ...]
 
     def __len__(self) -> int:
         return self.block.count
@@ -115,7 +121,7 @@ def prepare(
     ttl: float | None,
     check_names: NamesCheck | None = None,
 ) -> Prepared:
-    """Check rows and lay them side by side; on any thread. `check_names` as in `make_rows`.
+    """Validate rows and convert them to columns, on any thread; `check_names` as in `make_rows`.
 
     Raises:
         Invalid, TooLarge: as `make_rows`.
@@ -127,7 +133,7 @@ def prepare(
 
 
 def make_block(rows: Rows) -> Block:
-    """Rows that are moved: they have neither priorities nor delays of their own.
+    """Validate rows that are moved, which may have no priority, delay, id or TTL of their own.
 
     Raises:
         Invalid, TooLarge: as `make_rows`, or one of them has.
@@ -151,84 +157,87 @@ def stage_rows(
     ttl: float | None,
     number: int | None,
 ) -> Stage:
-    """The command that stages rows.
+    """Return the command that stages rows.
 
     Raises:
-        Invalid, TooLarge: as `make_rows`, the number, or one of them has a de-duplication id.
+        Invalid, TooLarge: as `make_rows`; the number is not valid, or a row has a de-duplication
+            id.
     """
-    name = check.name(stage, "stage")
-    made = prepare(rows, priority, delay, ttl)
-    if made.ids:
+    name = validate.name(stage, "stage")
+    prepared = prepare(rows, priority, delay, ttl)
+    if prepared.ids:
         raise Invalid("a staged message has no de-duplication id", field="dedup")
-    call = 0 if number is None else check.count(number, "number", 2**31 - 1)
-    return Stage(name, made.block, made.aside, made.lives, call)
+    call = 0 if number is None else validate.count(number, "number", 2**31 - 1)
+    return Stage(name, prepared.block, prepared.aside, prepared.lives, call)
 
 
-def make_aside(priority: int | None, delay: float | None) -> tuple[Aside, ...]:
-    """Whether a single message waits otherwise than in the order of seqs.
+def make_aside(priority: int | None, delay: float | None) -> tuple[RowSchedule, ...]:
+    """Return the priority and delay of a single message; empty if both are the default.
 
     Raises:
-        Invalid, TooLarge: the priority or the delay.
+        Invalid, TooLarge: the priority or the delay is not valid.
     """
     if priority is None and delay is None:
         return ()
     turn = _turn(priority, delay, _PLAIN)
-    return (Aside(0, 1, *turn),) if turn != _PLAIN else ()
+    return (RowSchedule(0, 1, *turn),) if turn != _PLAIN else ()
 
 
 def make_ids(rows: Rows) -> tuple[str | None, ...]:
-    """The de-duplication ids of rows, or none of them.
+    """Return the de-duplication ids of rows; empty if none has one.
 
     Raises:
-        Invalid, TooLarge: an id.
+        Invalid, TooLarge: an id is not valid.
     """
     if not isinstance(rows, list | tuple):
         return ()
     if not any(isinstance(row, Message) and row.dedup is not None for row in rows):
         return ()
-    return tuple(check_rows.each(rows, _own_id))
+    return tuple(validate_rows.each(rows, _own_id))
 
 
 def _own_id(row: object) -> str | None:
-    return check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None
+    return validate.id_text(row.dedup, "dedup") if isinstance(row, Message) else None
 
 
 def publish_one(
     message: CheckedMessage,
-    numbered: Numbered | None,
+    numbered: ProducerNumber | None,
     priority: int | None,
     delay: float | None,
     dedup: str | None,
     ttl: float | None,
 ) -> Publish:
-    """The command that publishes a single message.
+    """Return the command that publishes a single message.
 
     Raises:
-        Invalid, TooLarge: the priority, the delay, the id or the time to live.
+        Invalid, TooLarge: the priority, delay, id or TTL is not valid.
     """
     aside = make_aside(priority, delay)
-    ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
+    ids = (validate.id_text(dedup, "dedup"),) if dedup is not None else ()
     lives = make_lives((), 1, ttl) if ttl is not None else ()
     return Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
 
 
 def publish_rows(
     rows: Rows,
-    numbered: Numbered | None,
+    numbered: ProducerNumber | None,
     priority: int | None,
     delay: float | None,
     ttl: float | None,
 ) -> Publish:
-    """The command that publishes rows at once; raises as `make_rows`."""
-    made = prepare(rows, priority, delay, ttl)
-    return Publish(made.block, numbered, made.aside, made.ids, by_body=True, lives=made.lives)
+    """Return the command that publishes rows atomically; raises as `make_rows`."""
+    prepared = prepare(rows, priority, delay, ttl)
+    return Publish(
+        prepared.block, numbered, prepared.aside, prepared.ids, by_body=True, lives=prepared.lives
+    )
 
 
 def refused_row(command: Publish | Stage, error: Invalid) -> int | None:
-    """Return the first of the rows for which a queue's settings gave this error, counted from 0.
+    """Return the index of the first row that caused this error of a queue's settings, or None.
 
-    The engine names the field alone: it may have been sent the rows of one shard. A setting that
-    all rows have from the call itself is no fault of a row.
+    The engine names only the field, since it may have received the rows of one shard. A value that
+    all rows have from the call's own arguments is not attributed to a row.
     """
     count = command.rows.count if isinstance(command.rows, Block) else len(command.rows)
     if count < 2 or error.message.startswith("row "):
@@ -257,28 +266,28 @@ def _first_with(command: Publish | Stage, count: int, field: str | None) -> int 
             return None
 
 
-def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
-    """Which of so many rows have a time to live, and how long that is.
+def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[RowTtl, ...]:
+    """Return the runs of rows that have a TTL, in milliseconds.
 
     Raises:
-        Invalid, TooLarge: the time of one of them.
+        Invalid, TooLarge: a TTL is not valid.
     """
     usual = None if ttl is None else _ttl(ttl)
     if isinstance(rows, pa.RecordBatch | pa.Table) and "ttl" in rows.schema.names:
-        return arrow_rows.lives_of(rows, usual)
+        return arrow_input.lives_of(rows, usual)
     own: list[int | None] = []
     if isinstance(rows, list | tuple) and Message in set(map(type, rows)):
-        own = check_rows.each(rows, _own_ttl)
+        own = validate_rows.each(rows, _own_ttl)
     if not any(own):
-        # The way of many bodies, which must cost little for each.
-        return () if usual is None or not count else (Life(0, count, usual),)
-    lives = [one or usual for one in own]
-    runs: list[Life] = []
+        # Fast path: no row has a TTL of its own.
+        return () if usual is None or not count else (RowTtl(0, count, usual),)
+    lives = [own_life or usual for own_life in own]
+    runs: list[RowTtl] = []
     begin = 0
     for at, life in enumerate(lives, 1):
         if at == count or lives[at] != life:
             if life is not None:
-                runs.append(Life(begin, at - begin, life))
+                runs.append(RowTtl(begin, at - begin, life))
             begin = at
     return tuple(runs)
 
@@ -288,50 +297,51 @@ def _own_ttl(row: object) -> int | None:
 
 
 def _ttl(value: float) -> int:
-    return check.millis(value, "ttl", bounds.TTL_MS_MAX)
+    return validate.millis(value, "ttl", bounds.TTL_MS_MAX)
 
 
 def _turn(
     priority: int | None, delay: float | None, usual: tuple[int, int | None]
 ) -> tuple[int, int | None]:
-    """Priority, and delay in milliseconds."""
+    """Return the priority, and the delay in milliseconds."""
     rank, delay_ms = usual
     if priority is not None:
-        rank = check.priority(priority)
+        rank = validate.priority(priority)
     if delay is not None:
-        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+        delay_ms = validate.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
     return rank, delay_ms
 
 
-def _all(block: Block, turn: tuple[int, int | None]) -> tuple[Block, tuple[Aside, ...]]:
+def _all(block: Block, turn: tuple[int, int | None]) -> tuple[Block, tuple[RowSchedule, ...]]:
     is_plain = turn == _PLAIN or not block.count
-    return block, () if is_plain else (Aside(0, block.count, *turn),)
+    return block, () if is_plain else (RowSchedule(0, block.count, *turn),)
 
 
-def _runs(rows: Sequence[object], usual: tuple[int, int | None]) -> tuple[Aside, ...]:
+def _runs(rows: Sequence[object], usual: tuple[int, int | None]) -> tuple[RowSchedule, ...]:
     def turn_of(row: object) -> tuple[int, int | None]:
         return _turn(row.priority, row.delay, usual) if isinstance(row, Message) else usual
 
-    turns = check_rows.each(rows, turn_of)
-    runs: list[Aside] = []
+    turns = validate_rows.each(rows, turn_of)
+    runs: list[RowSchedule] = []
     begin = 0
     for at, turn in enumerate(turns, 1):
         if at == len(turns) or turns[at] != turn:
             if turn != _PLAIN:
-                runs.append(Aside(begin, at - begin, *turn))
+                runs.append(RowSchedule(begin, at - begin, *turn))
             begin = at
     return tuple(runs)
 
 
-def fitting(batch: pa.RecordBatch, size: int) -> int:
-    """How many of the first rows have up to `size` bytes together; no body is looked at."""
+def rows_that_fit(batch: pa.RecordBatch, size: int) -> int:
+    """Return how many of the first rows have up to `size` bytes together, without reading
+    bodies."""
     if batch.nbytes <= size:
         return batch.num_rows
     return bisect_right(range(batch.num_rows), size, key=lambda at: batch.slice(0, at + 1).nbytes)
 
 
 async def rows_in_steps(batch: pa.RecordBatch) -> list[Row]:
-    """As `rows_of`, of any number of rows: between two steps others have their turn."""
+    """Convert any number of rows as `rows_of`, yielding to the event loop between steps."""
     step = limits.HEADERS_STEP // limits.HEADERS_MAX
     rows: list[Row] = []
     for at in range(0, batch.num_rows, step):
@@ -342,7 +352,7 @@ async def rows_in_steps(batch: pa.RecordBatch) -> list[Row]:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """The rows of an Arrow batch of the common schema."""
+    """Return the rows of an Arrow batch of the common schema."""
     headers: list[Headers] = [()] * batch.num_rows
     column = batch.column("headers")
     if column.null_count < len(column):
@@ -363,15 +373,15 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
     ]
 
 
-def seqs_of(answer: Published) -> Sequence[int]:
-    """Where rows were published; empty where that is forgotten."""
+def seqs_of(answer: PublishResult) -> Sequence[int]:
+    """Return the seqs of published rows; empty if they are no longer known."""
     if answer.seqs:
         return answer.seqs
     return range(answer.first, answer.first + answer.count) if answer.first else range(0)
 
 
-def by_turns(rows: list[Row], turns: Sequence[BitMap64]) -> list[Row]:
-    """The rows in the order in which they came to their turn."""
+def sort_by_turn(rows: list[Row], turns: Sequence[BitMap64]) -> list[Row]:
+    """Sort rows by the order of delivery."""
     if not turns:
         return rows
     place = {seq: at for at, seqs in enumerate(turns) for seq in seqs}

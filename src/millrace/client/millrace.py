@@ -1,4 +1,4 @@
-"""An open Millrace: where queues are found and made."""
+"""`Millrace`, the entry point of the API: creates, finds and deletes queues and topics."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from types import TracebackType
 from typing import Unpack
 
 from millrace import limits
-from millrace.client.backup import Backup
 from millrace.client.engine import Engine
-from millrace.client.finish import finish
-from millrace.client.grant import Keepalive
-from millrace.client.health import Health
-from millrace.client.paths import folder_of
+from millrace.client.lease_group import Keepalive
+from millrace.client.maintenance_results import Backup, Health, Repaired
+from millrace.client.paths import validate_folder
 from millrace.client.queue import Queue
-from millrace.client.repaired import Repaired
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.shards import Shards, label
-from millrace.client.topic import Topic, lag_of
+from millrace.client.topic import Topic, validate_lag
 from millrace.client.transaction import Transaction
-from millrace.core import check
+from millrace.core import validate
 from millrace.core.answers import QueueRef
 from millrace.core.commands import CreateQueue, DeleteQueue, SpecPart
 from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic_commands import CreateTopic, DeleteTopic, TopicRef
 from millrace.errors import NotFound
+from millrace.event_loop import run_to_completion
 
 
 class Millrace:
-    """Queues in a folder of this machine, or behind a server: the same objects either way."""
+    """An open Millrace: a folder of queues and topics on this machine, or a server's.
+
+    Made by `millrace.open` and `millrace.connect`; the objects are the same either way.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -47,71 +48,79 @@ class Millrace:
         route: str | None = None,
         **settings: Unpack[QueueSettings],
     ) -> Queue:
-        """The queue of this name, made if it is missing.
+        """Return the queue of this name, creating it if it does not exist.
 
-        `keyed`: publishing under a key replaces the key's older revision. `retention`: "work"
-        (settled messages go) or "log" (they stay). `keep_deletes`: how many seconds a deleted key
-        stays readable as a delete, so that followers learn of it. `retry_min`, `retry_max`: a
-        message that failed n times is left alone for n times `retry_min` seconds, but no longer
-        than `retry_max`. `max_failures`, `max_deliveries`: one that failed or was handed out so
-        often is a dead letter, and goes to the queue `dead_letter`, or is dropped without one.
-        `delay`: so many seconds nobody gets a message that names no other delay.
+        `keyed`: a message published under a key replaces the key's older revision. `retention`:
+        "work" (settled messages are removed) or "log" (they stay). `keep_deletes`: seconds for
+        which a deleted key stays readable as a delete, so that followers learn of it. `retry_min`,
+        `retry_max`: backoff in seconds; a message that failed n times is delivered again after n
+        times `retry_min`, at most `retry_max`. `max_failures`, `max_deliveries`: after this many
+        failures or deliveries a message becomes a dead letter; it moves to the queue `dead_letter`,
+        or is dropped if there is none. `delay`: seconds before a message is delivered that names no
+        delay of its own.
 
-        `shards`: how many parts it has that are ordered each on its own, 1 unless it is named.
-        `route`: which of them a message goes to: "key" (by its key; without one they take turns),
-        "group" (by its group, else its key) or "spread" (they take turns). Both are fixed when
-        the queue is made. The other settings are told by `QueueSettings`.
+        `shards`: number of parts that are ordered independently; default 1. `route`: how a
+        message's shard is chosen: "key" (by its key; without a key round-robin), "group" (by its
+        group, else its key) or "spread" (round-robin). Both are fixed at creation. `QueueSettings`
+        describes the other settings.
 
-        Settings that are named must be those that the queue has; `Queue.configure` changes them.
+        If the queue exists, the settings given must equal its own; `Queue.configure` changes them.
 
         Raises:
-            Exists: it is there with other settings.
-            NotFound: the queue `dead_letter` is not there; make it first.
-            Invalid, TooLarge: the name or a setting.
+            Exists: the queue exists with other settings.
+            NotFound: the queue `dead_letter` does not exist; create it first.
+            Invalid, TooLarge: the name or a setting is not valid.
         """
-        space, name = check.name(space, "space"), check.name(name, "queue")
-        found = await self._engine.find_queue(space, name)
+        space, name = validate.name(space, "space"), validate.name(name, "queue")
+        queue_ref = await self._engine.find_queue(space, name)
         spec = make_spec(space, settings)
         if shards is not None:
-            shards = check.count(shards, "shards", limits.SHARDS_MAX)
-        way = check.route(route)
-        if found is not None and spec == SpecPart() and shards is None and way is None:
+            shards = validate.count(shards, "shards", limits.SHARDS_MAX)
+        checked_route = validate.route(route)
+        if (
+            queue_ref is not None
+            and spec == SpecPart()
+            and shards is None
+            and checked_route is None
+        ):
             return Queue(
-                self._engine, self._keepalive, space, name, Shards.of(found, label(space, name))
+                self._engine, self._keepalive, space, name, Shards.of(queue_ref, label(space, name))
             )
-        ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec, shards, way), QueueRef)
+        ref = await self._engine.ask(
+            CATALOG, CreateQueue(space, name, spec, shards, checked_route), QueueRef
+        )
         return Queue(self._engine, self._keepalive, space, name, Shards.of(ref, label(space, name)))
 
     async def find(self, name: str, *, space: str = "default") -> Queue:
-        """The queue of this name; it is not made.
+        """Return the queue of this name without creating it.
 
         Raises:
-            NotFound: there is none; the error names the one that is spelled most like it.
+            NotFound: the queue does not exist; the error suggests the closest name.
         """
-        space, name = check.name(space, "space"), check.name(name, "queue")
-        found = await self._engine.find_queue(space, name)
-        if found is None:
+        space, name = validate.name(space, "space"), validate.name(name, "queue")
+        queue_ref = await self._engine.find_queue(space, name)
+        if queue_ref is None:
             near = _near(space, name, await self._engine.queue_names(space))
             raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue", near=near)
         return Queue(
-            self._engine, self._keepalive, space, name, Shards.of(found, label(space, name))
+            self._engine, self._keepalive, space, name, Shards.of(queue_ref, label(space, name))
         )
 
     async def spaces(self) -> list[str]:
-        """The spaces in which there are queues or topics, in order."""
+        """Return the spaces that have queues or topics, sorted."""
         return await self._engine.spaces()
 
     async def queues(self, *, space: str = "default") -> list[str]:
-        """The names of a space's queues, in order."""
-        return await self._engine.queue_names(check.name(space, "space"))
+        """Return the names of the queues of a space, sorted."""
+        return await self._engine.queue_names(validate.name(space, "space"))
 
     async def delete_queue(self, name: str, *, space: str = "default") -> bool:
-        """End a queue with all that it holds; returns whether there was one.
+        """Delete a queue with all its messages; return False if there was none.
 
-        Subscriptions of topics to it end with it. A queue that is made anew under the name has
-        nothing in common with it.
+        Subscriptions of topics to the queue end with it. A queue created later under the same name
+        has nothing in common with it.
         """
-        command = DeleteQueue(check.name(space, "space"), check.name(name, "queue"))
+        command = DeleteQueue(validate.name(space, "space"), validate.name(name, "queue"))
         return await self._engine.ask(CATALOG, command, bool)
 
     async def topic(
@@ -122,33 +131,33 @@ class Millrace:
         max_lag: int | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> Topic:
-        """The topic of this name, made if it is missing.
+        """Return the topic of this name, creating it if it does not exist.
 
-        `max_lag`: so many messages wait for the slowest subscription at most; then the topic
-        refuses what is published. A million, unless it is named. `notes` are small texts by their
-        names, which are kept with the topic.
+        `max_lag`: number of messages that may wait for the slowest subscription, default one
+        million; beyond that the topic refuses publishes. `notes`: short texts by name, stored with
+        the topic.
 
         Raises:
-            Exists: it is there with other settings; `Topic.configure` changes them.
-            Invalid, TooLarge: the name, `max_lag` or the notes.
+            Exists: the topic exists with other settings; `Topic.configure` changes them.
+            Invalid, TooLarge: the name, `max_lag` or the notes are not valid.
         """
-        space, name = check.name(space, "space"), check.topic(name)
-        lag = None if max_lag is None else lag_of(max_lag)
-        kept = () if notes is None else check.notes(notes)
-        is_named = lag is not None or kept
-        found = None if is_named else await self._engine.find_topic(space, name)
-        if found is None:
-            command = CreateTopic(space, name, lag, kept)
-            found = (await self._engine.ask(CATALOG, command, TopicRef)).shard
-        return Topic(self._engine, space, name, found)
+        space, name = validate.name(space, "space"), validate.topic(name)
+        lag = None if max_lag is None else validate_lag(max_lag)
+        checked_notes = () if notes is None else validate.notes(notes)
+        is_named = lag is not None or checked_notes
+        shard = None if is_named else await self._engine.find_topic(space, name)
+        if shard is None:
+            command = CreateTopic(space, name, lag, checked_notes)
+            shard = (await self._engine.ask(CATALOG, command, TopicRef)).shard
+        return Topic(self._engine, space, name, shard)
 
     async def find_topic(self, name: str, *, space: str = "default") -> Topic:
-        """The topic of this name; it is not made.
+        """Return the topic of this name without creating it.
 
         Raises:
-            NotFound: there is none; the error names the one that is spelled most like it.
+            NotFound: the topic does not exist; the error suggests the closest name.
         """
-        space, name = check.name(space, "space"), check.topic(name)
+        space, name = validate.name(space, "space"), validate.topic(name)
         shard = await self._engine.find_topic(space, name)
         if shard is None:
             near = _near(space, name, await self._engine.topic_names(space))
@@ -156,20 +165,24 @@ class Millrace:
         return Topic(self._engine, space, name, shard)
 
     async def topics(self, *, space: str = "default") -> list[str]:
-        """The names of a space's topics, in order."""
-        return await self._engine.topic_names(check.name(space, "space"))
+        """Return the names of the topics of a space, sorted."""
+        return await self._engine.topic_names(validate.name(space, "space"))
 
     async def delete_topic(self, name: str, *, space: str = "default") -> bool:
-        """End a topic at once, with what was not forwarded; returns whether there was one."""
-        command = DeleteTopic(check.name(space, "space"), check.topic(name))
+        """Delete a topic at once; return False if there was none.
+
+        Messages that were not forwarded yet are deleted with it.
+        """
+        command = DeleteTopic(validate.name(space, "space"), validate.topic(name))
         return await self._engine.ask(CATALOG, command, bool)
 
     def transaction(self, *, space: str = "default") -> Transaction:
-        """A context in which everything is done at once when it ends, or nothing is.
+        """Begin a transaction: `async with m.transaction() as t: ...` commits all of its operations
+        or none.
 
-        Queues that are given by name are those of `space`.
+        Queues given by name are looked up in `space`.
         """
-        return Transaction(self._engine, check.name(space, "space"), needs_context=True)
+        return Transaction(self._engine, validate.name(space, "space"), needs_context=True)
 
     async def backup(
         self,
@@ -178,28 +191,34 @@ class Millrace:
         follow: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Backup:
-        """Make a backup of everything in the folder `into`, while all else goes on.
+        """Make a backup of all queues and topics in the folder `into`, while the engine keeps
+        working.
 
-        When it returns, the backup is whole and durable, and holds what was acknowledged before
-        it was asked for. Backups in one folder share what they have in common.
+        On return the backup is complete and durable, and contains everything that was acknowledged
+        before the call. Backups in the same folder share files that they have in common.
 
-        With `follow`, the log is archived there from now on before it is recycled, by this engine
-        and every later one of the folder, until `unfollow`: `restore` then reaches every point from
-        this backup on. `progress` is told, on another thread, how many bytes were copied, and of
-        how many.
+        With `follow`, the write-ahead log is archived there from now on before its segments are
+        recycled, by this engine and all later ones of the folder, until `unfollow`; `restore` can
+        then reach every point since this backup. `progress(copied, total)` is called on another
+        thread with numbers of bytes.
 
         Raises:
-            Exists: there are backups of another folder.
-            InUse: another process makes one there.
-            Full: there is no room; what was begun is removed.
+            Exists: the folder has backups of another Millrace folder.
+            InUse: another process is making a backup there.
+            Full: the disk is full; the partial backup is removed.
         """
-        told = progress or _unheard
-        folder = folder_of(into, "into")
-        return await self._engine.care.backup(folder, told, follow=check.flag(follow, "follow"))
+        report = progress or _ignore_progress
+        folder = validate_folder(into, "into")
+        return await self._engine.maintenance.backup(
+            folder, report, follow=validate.flag(follow, "follow")
+        )
 
     async def unfollow(self) -> bool:
-        """Archive the log no more; returns whether it was archived. What was archived stays."""
-        return await self._engine.care.unfollow()
+        """Stop archiving the log; return False if it was not archived.
+
+        The existing archive is kept.
+        """
+        return await self._engine.maintenance.unfollow()
 
     async def repair(
         self,
@@ -210,45 +229,49 @@ class Millrace:
         drop: bool = False,
         topic: bool = False,
     ) -> Repaired:
-        """Read all rows of a quarantined queue, or (`topic`) topic, and open it again if it can be.
+        """Check all rows of a quarantined queue (or topic, with `topic`) and reopen it if possible.
 
-        With `export`, the rows that can be read are first written to that folder, as an Arrow
-        stream for each shard (`rows-<shard>.arrow`), with the bytes of the others as they are and a
-        list of those (`unreadable.json`). With `drop`, the rows that cannot be read are ended: they
-        count as dropped, and cursors behind them must be reset. Where every row can be read again,
-        as after a damaged file was replaced from a backup, the queue is opened in any case.
+        With `export`, the readable rows are first written to that folder, as an Arrow stream per
+        shard (`rows-<shard>.arrow`), together with the raw bytes of the unreadable ones and a list
+        of these (`unreadable.json`). With `drop`, the unreadable rows are removed: they count as
+        dropped, and cursors behind them must be reset. If every row can be read, for example after
+        a damaged file was replaced from a backup, the queue is reopened in any case.
 
         Raises:
-            Invalid: it is not quarantined.
+            Invalid: the queue is not quarantined.
             NotFound: there is no queue or topic of this name.
-            Exists: the folder is there and not empty.
+            Exists: the export folder exists and is not empty.
         """
-        folder = None if export is None else folder_of(export, "export")
-        name = check.topic(name) if check.flag(topic, "topic") else check.name(name, "queue")
-        space = check.name(space, "space")
+        folder = None if export is None else validate_folder(export, "export")
+        name = (
+            validate.topic(name) if validate.flag(topic, "topic") else validate.name(name, "queue")
+        )
+        space = validate.name(space, "space")
         shards: tuple[ShardId, ...] = ()
         if topic:
-            found = await self._engine.find_topic(space, name)
-            shards = () if found is None else (found,)
+            topic_shard = await self._engine.find_topic(space, name)
+            shards = () if topic_shard is None else (topic_shard,)
         elif (ref := await self._engine.find_queue(space, name)) is not None:
             shards = ref.shards
         if not shards:
-            what = "topic" if topic else "queue"
-            raise NotFound(f"there is no {what} {name!r} in {space!r}", field=what)
-        return await self._engine.care.repair(shards, folder, drop=check.flag(drop, "drop"))
+            kind = "topic" if topic else "queue"
+            raise NotFound(f"there is no {kind} {name!r} in {space!r}", field=kind)
+        return await self._engine.maintenance.repair(
+            shards, folder, drop=validate.flag(drop, "drop")
+        )
 
     async def health(self) -> Health:
-        """How the engine is: its archive, and what else watches over the data."""
-        return await self._engine.care.health()
+        """Return the health of the engine: disk space, scrubbing, damaged files, log archive."""
+        return await self._engine.maintenance.health()
 
     async def close(self) -> None:
-        """Finish what was accepted and let the folder go; harmless the second time.
+        """Finish accepted work and close the engine; closing twice is harmless.
 
-        It is done to the end also where the caller is cancelled meanwhile.
+        The engine is closed completely even if the caller is cancelled in between.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
-        await finish(self._closing)
+        await run_to_completion(self._closing)
 
     async def _close(self) -> None:
         await self._keepalive.close()
@@ -271,14 +294,14 @@ class Millrace:
 
 
 def engine_of(millrace: Millrace) -> Engine:
-    """What it stands on."""
+    """Return the engine behind a `Millrace`."""
     return millrace._engine
 
 
 def _near(space: str, name: str, names: list[str]) -> str | None:
-    found = get_close_matches(name, names, n=1)
-    return f"{space}/{found[0]}" if found else None
+    matches = get_close_matches(name, names, n=1)
+    return f"{space}/{matches[0]}" if matches else None
 
 
-def _unheard(_: int, __: int) -> None:
-    """Nobody wants to know how far it is."""
+def _ignore_progress(_: int, __: int) -> None:
+    """Ignore the progress of a backup."""

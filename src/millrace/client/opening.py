@@ -1,4 +1,4 @@
-"""Opening a folder: as a context manager, or by awaiting it."""
+"""`millrace.open`: opens a folder in this process, or connects to the process that shares it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from millrace.client.embedded import EmbeddedEngine
-from millrace.client.finish import finish
-from millrace.client.forgotten import end_dead, watch
-from millrace.client.joining import joined
-from millrace.client.line import Lost
+from millrace.client.leak_warning import end_dead, watch
 from millrace.client.millrace import Millrace
-from millrace.client.paths import folder_of, is_short_address
+from millrace.client.paths import is_short_address, validate_folder
 from millrace.client.remote import RemoteEngine
-from millrace.core import check
+from millrace.client.shared_folder import join_engine
+from millrace.core import validate
 from millrace.errors import InUse, Invalid
+from millrace.event_loop import run_to_completion
 from millrace.node import Node, real_ports
+from millrace.rpc.transport import ConnectionLost
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """A folder that is about to be opened."""
+    """A folder to be opened: an awaitable and a context manager."""
 
     def __init__(self, path: Path, settings: Settings, telemetry: Telemetry | None) -> None:
         self._telemetry = telemetry
@@ -39,7 +39,7 @@ class Opening:
     async def _open(self) -> Millrace:
         task = asyncio.get_running_loop().create_task(self._open_node())
         try:
-            node = await finish(task)
+            node = await run_to_completion(task)
         except InUse as error:
             shared = None if self._settings.fork else await self._join()
             if shared is None:
@@ -47,7 +47,7 @@ class Opening:
             shared.telemetry = self._telemetry
             return Millrace(shared)
         except asyncio.CancelledError:
-            # Half-open there is nothing to close, so that it was opened to the end.
+            # A half-open node cannot be closed, so opening was completed first.
             if not task.cancelled() and task.exception() is None:
                 await task.result().close()
             raise
@@ -57,10 +57,10 @@ class Opening:
         return Millrace(engine)
 
     async def _join(self) -> RemoteEngine | None:
-        """The engine of whoever has the folder open, if it is shared."""
+        """Return the engine of the process that has the folder open, if it shares it."""
         try:
-            return await joined(self._path)
-        except Lost:
+            return await join_engine(self._path)
+        except ConnectionLost:
             return None
 
     async def _open_node(self) -> Node:
@@ -96,36 +96,37 @@ def open(
     settings: Settings | None = None,
     telemetry: Telemetry | None = None,
 ) -> Opening:
-    """Open the queues in a folder, making it if it is missing.
+    """Open the queues in a folder, creating it if it does not exist.
 
     `async with millrace.open("./data") as m: ...`, or `m = await millrace.open("./data")` and
     `await m.close()` later. The engine runs on the caller's event loop. A folder has one owner
-    process; if that shares it (`millrace.share`, `millrace serve`), others use its engine, by the
-    same objects. With `fork`, a copy of a folder is opened as one of its own, with a new history.
-    With `telemetry` (`millrace.telemetry.Telemetry`), what is done is traced and measured.
+    process; if that shares it (`millrace.share`, `millrace serve`), other processes use its engine
+    through the same objects. With `fork`, a copied folder is opened as independent of its original,
+    with a new history. With `telemetry` (`millrace.telemetry.Telemetry`), calls are traced and
+    measured.
 
     Raises:
         InUse: the folder is open, in another process or in this one, and is not shared; the error
-            names its pid.
-        Copied: it is a copy of another folder, and `fork` was not given.
-        Corrupt: it is damaged; nothing was changed.
-        Refused: the path is no folder that may be written to.
+            names the pid.
+        Copied: the folder is a copy of another one, and `fork` was not given.
+        Corrupt: the folder is damaged; nothing was changed.
+        Refused: the path is not a writable folder.
     """
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings):
-        raise Invalid(f"settings are {check.shown(settings)}, not Settings", field="settings")
-    if check.flag(fork, "fork"):
+        raise Invalid(f"settings are {validate.shown(settings)}, not Settings", field="settings")
+    if validate.flag(fork, "fork"):
         chosen = replace(chosen, fork=True)
-    folder = folder_of(path, "path")
-    # Of a path, two slashes are one.
+    folder = validate_folder(path, "path")
+    # Path collapses the double slash of a URL.
     if str(folder).startswith(("http:/", "https:/")):
         raise Invalid(
-            f"path is {check.shown(str(path))}, the address of a server; use millrace.connect",
+            f"path is {validate.shown(str(path))}, the address of a server; use millrace.connect",
             field="path",
         )
     if isinstance(path, str) and is_short_address(path):
         raise Invalid(
-            f"path is {check.shown(path)}, which looks like the address of a server; use "
+            f"path is {validate.shown(path)}, which looks like the address of a server; use "
             f"millrace.connect('http://…'), or write ./{path} for a folder",
             field="path",
         )

@@ -1,6 +1,6 @@
-"""The way from blocking code to an engine that runs on an event loop in a thread of its own.
+"""Bridge from blocking code to an engine on an event loop in its own thread.
 
-Everything of the engine happens on that thread; whoever calls waits for the answer.
+Everything of the engine runs on that thread; callers on other threads block until the answer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from millrace import limits, loop
-from millrace.client.unheard import take_back
+from millrace import event_loop, limits
+from millrace.client.cursor import Snapshot, return_unread
+from millrace.client.lease import Lease
+from millrace.client.work import give_back
 from millrace.errors import Closed, Invalid
 
 T = TypeVar("T")
@@ -23,23 +25,24 @@ R = TypeVar("R")
 
 
 class Opened(Protocol):
-    """What was opened, and must be closed."""
+    """Something that was opened and must be closed."""
 
     async def close(self) -> None:
-        """Let it go."""
+        """Close it."""
         ...
 
 
 M = TypeVar("M", bound=Opened)
 
 Make = Callable[[], Coroutine[Any, Any, T]]
-"""Begins a call, on the loop's thread; its arguments were looked at before."""
+"""Starts a call on the loop's thread; its arguments were validated before."""
 
 
 class _Call(Generic[T]):
-    """A call on its way. All but `wait` happens on the loop's thread, in the order of asking.
+    """A pending call. All methods but `wait` run on the loop's thread, in the order of the calls.
 
-    The coroutine, too, is made there: one that an interrupted thread holds would never be awaited.
+    The coroutine is created there, too: if an interrupted thread held it, it would never be
+    awaited.
     """
 
     def __init__(self, make: Make[T], undo: Callable[[T], None]) -> None:
@@ -54,13 +57,13 @@ class _Call(Generic[T]):
         self._ended.acquire()
 
     def wait(self) -> T:
-        """The answer, once it is there."""
+        """Block until the answer arrives, and return it."""
         while not self._ended.acquire(timeout=limits.SIGNALS_SECONDS):
-            # A signal that came just before the wait began did not end it: Python looks now.
+            # A signal just before the wait does not end it: give Python a chance to handle it.
             continue
         if self._results:
             return self._results[0]
-        # What is raised holds the frames that it comes through, and must not be held by them.
+        # Avoid a reference cycle: the raised error references the frames that reference it.
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -70,7 +73,7 @@ class _Call(Generic[T]):
         raise Closed("the engine was closed before the call was answered; open it again")
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin, on the loop."""
+        """Start the call, on the loop."""
         self._task = loop.create_task(self._call())
         self._task.add_done_callback(self._end)
 
@@ -78,8 +81,8 @@ class _Call(Generic[T]):
         return await self._make()
 
     def _end(self, task: asyncio.Task[T]) -> None:
-        # It goes where it was made: what a thread drops runs code there, which must not be where a
-        # signal is raised and lost.
+        # Free the task on this thread: finalizers on the caller's thread could swallow the
+        # exception of a signal handler.
         self._task = None
         if not task.cancelled():
             self._error = task.exception()
@@ -90,7 +93,7 @@ class _Call(Generic[T]):
         self._ended.release()
 
     def abandon(self) -> None:
-        """Nobody waits any more, and nobody has the answer."""
+        """Cancel the call, or undo its result: the caller was interrupted."""
         self._is_abandoned = True
         if self._task is None:
             self._take_back()
@@ -103,14 +106,14 @@ class _Call(Generic[T]):
 
 
 class Portal:
-    """An event loop in a thread of its own, and calls into it from any other thread."""
+    """An event loop in its own thread, and calls into it from other threads."""
 
     def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._process = os.getpid()
         self._at_exit: Callable[[], None] | None = None
-        self._runner = asyncio.Runner(loop_factory=new_loop or loop.new_loop)
+        self._runner = asyncio.Runner(loop_factory=new_loop or event_loop.new_loop)
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         self._thread = threading.Thread(
             target=self._serve, args=(started,), name="millrace", daemon=True
@@ -124,44 +127,45 @@ class Portal:
             started.set_result((asyncio.get_running_loop(), stop))
             await stop.wait()
 
-        # At its end the runner cancels what still runs, so that nobody waits for ever.
+        # At its end the runner cancels pending tasks, so that no caller blocks forever.
         with self._runner as runner:
             runner.run(wait_for_end())
 
     # --- Calls --------------------------------------------------------------------------------
 
     def run(self, make: Make[T]) -> T:
-        """The result of the call that `make` begins, once it has one. Interrupted, it is cancelled.
+        """Run the call that `make` starts and return its result; if interrupted, cancel it.
 
         Raises:
-            Closed: the engine was closed, before or meanwhile.
+            Closed: the engine was closed before or during the call.
             Invalid: this is the engine's own thread, which must not wait for itself.
         """
         return self._run(make, _same, _nothing)
 
     def receive(self, make: Make[T], wrap: Callable[[T], R]) -> R:
-        """As `run`, wrapped. What the call hands out is either returned, or was given back.
+        """As `run`, wrapped; what the call was granted (leases, pins) is either returned or
+        released.
 
-        An interruption may come at any step, also when the answer is there already.
+        An interruption may occur at any step, even after the answer arrived.
         """
-        return self._run(make, wrap, take_back)
+        return self._run(make, wrap, release_abandoned)
 
     def _run(self, make: Make[T], wrap: Callable[[T], R], undo: Callable[[T], None]) -> R:
         call = _Call(make, undo)
         is_heard = False
         try:
             self._begin(call)
-            found = wrap(call.wait())
+            result = wrap(call.wait())
             is_heard = True
-            # Python looks for signals between some steps, but not between those that are left.
-            return found
+            # No signal handler runs between this assignment and the return.
+            return result
         finally:
             if not is_heard:
                 self._abandon(call)
 
     def _begin(self, call: _Call[T]) -> None:
         if os.getpid() != self._process:
-            # The thread did not come along, and two processes must not write one log.
+            # A fork does not copy the thread, and two processes must not write one log.
             raise Closed("the engine belongs to the process that this one was forked from")
         if threading.get_ident() == self._thread.ident:
             raise Invalid(
@@ -176,12 +180,12 @@ class Portal:
     def _abandon(self, call: _Call[T]) -> None:
         if not call.is_on_its_way:
             return
-        # A loop that was closed has ended its calls.
+        # A closed loop has ended its calls already.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call.abandon)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """The items of an asynchronous iterator, each fetched when it is asked for."""
+        """Iterate over an asynchronous iterator; each item is fetched on demand."""
 
         async def step() -> T:
             return await anext(source)
@@ -196,7 +200,7 @@ class Portal:
     # --- Beginning and end --------------------------------------------------------------------
 
     def begin(self, opening: Awaitable[M]) -> M:
-        """Open the engine; where that fails or is interrupted, it is closed and the thread ends."""
+        """Open the engine; if that fails or is interrupted, close it and end the thread."""
         opened: list[M] = []
         begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -211,8 +215,8 @@ class Portal:
         async def close() -> None:
             if begun.is_set():
                 await ended.wait()
-            for each in opened:
-                await each.close()
+            for item in opened:
+                await item.close()
 
         try:
             return self.run(wait)
@@ -224,7 +228,7 @@ class Portal:
             raise
 
     def close_at_exit(self, close: Callable[[], None]) -> None:
-        """Have `close` called when the program ends, unless the engine was closed before."""
+        """Register `close` to be called at interpreter exit, unless the engine is closed before."""
         self._at_exit = close
         atexit.register(close)
 
@@ -248,7 +252,7 @@ class Portal:
 
 
 def once(make: Make[T]) -> T:
-    """The result of a call that needs no engine, on a thread of its own that ends with it."""
+    """Run a call that needs no engine, in a temporary thread; return its result."""
     portal = Portal()
     try:
         return portal.run(make)
@@ -257,12 +261,23 @@ def once(make: Make[T]) -> T:
 
 
 async def _rest() -> None:
-    """There is nothing to close."""
+    """Close nothing."""
 
 
-def _same(found: T) -> T:
-    return found
+def _same(result: T) -> T:
+    return result
 
 
 def _nothing(_: object) -> None:
-    """Nothing was handed out."""
+    """Undo nothing: the call was granted nothing."""
+
+
+def release_abandoned(answer: object) -> None:
+    """Release the leases, or the pin, in an answer whose caller was interrupted; on the engine's
+    thread."""
+    if isinstance(answer, Lease):
+        give_back([answer])
+    elif isinstance(answer, list):
+        give_back([item for item in answer if isinstance(item, Lease)])
+    elif isinstance(answer, Snapshot):
+        return_unread(answer)

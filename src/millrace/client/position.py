@@ -1,9 +1,9 @@
-"""Positions: how far a follower has read, as a token that it may keep anywhere.
+"""Positions: how far a follower has read, as a token that it can store anywhere.
 
-Rule 1: a position names the history of each shard. After a restore or a takeover the queue says
-whether it still holds; a bare seq would go on silently among other messages.
-Rule 2: a token is opaque, versioned and has a checksum, so that a damaged one is refused. It proves
-nothing: whoever may read the queue may begin anywhere in it.
+Rule 1: a position names the history of each shard. After a restore or takeover the queue checks
+whether it still holds; a bare seq would silently continue among other messages.
+Rule 2: a token is opaque, versioned and has a checksum, so that a damaged one is refused. It grants
+nothing: any reader of the queue may start anywhere in it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.shards import Shards, ask_all
 from millrace.core.commands import AwaitCursor, Locate
-from millrace.core.model import Position as Place
+from millrace.core.model import CursorPosition as Place
 from millrace.core.model import ShardId
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Invalid, NotFound, NotYet, RolledBack
 
 TOKEN = "pos1."
-"""How every token of this version begins."""
+"""Prefix of every token of this version."""
 
 _CHECKSUM_BYTES = 4
 _CHARACTERS_MAX = 128 * limits.SHARDS_MAX
-"""More than the longest token has."""
+"""Longer than any token."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _History = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -54,21 +54,21 @@ _decoder = msgpack_decoder(_Token)
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a follower has read a queue: exact also after a restore or a takeover.
+    """A follower's offset in a queue, exact even after a restore or takeover.
 
-    `str(position)` is a token to be stored, and `Position.parse` reads it again; wherever a
-    position is taken, its token is taken too.
+    `str(position)` is a token to store, and `Position.parse` reads it; functions that take a
+    position also take its token.
     """
 
     parts: tuple[tuple[ShardId, Place], ...]
-    """Of each shard its id, and history, seq, snapshot start and snapshot end."""
+    """For each shard its id, and history, seq, snapshot start and snapshot end."""
 
     @classmethod
     def parse(cls, token: str) -> Position:
-        """The position behind a token.
+        """Parse the token of a position.
 
         Raises:
-            Invalid: it is no token of a position, or it is damaged.
+            Invalid: the text is not a token of a position, or is damaged.
         """
         if len(token) > _CHARACTERS_MAX or not token.startswith(TOKEN):
             raise _no_position()
@@ -78,15 +78,15 @@ class Position(msgspec.Struct, frozen=True):
             body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
             if zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
                 raise _no_position()
-            found = _decoder.decode(body)
+            decoded = _decoder.decode(body)
         except (BadBase64, ValueError, msgspec.MsgspecError, RecursionError):
             raise _no_position() from None
-        if any(not part.start <= part.seq <= part.end for part in found.parts):
+        if any(not part.start <= part.seq <= part.end for part in decoded.parts):
             raise _no_position()
         return cls(
             tuple(
                 (ShardId(part.shard), Place(part.history, part.seq, part.start, part.end))
-                for part in found.parts
+                for part in decoded.parts
             )
         )
 
@@ -105,27 +105,28 @@ class Position(msgspec.Struct, frozen=True):
 
     @property
     def history(self) -> bytes:
-        """Of which unbroken sequence of changes it speaks; with several shards, the first one."""
+        """History (unbroken sequence of changes) that the position is in; with several shards, the
+        first one's."""
         return self.parts[0][1].history
 
     @property
     def seq(self) -> int:
-        """Everything up to it was read; with several shards, in the first one."""
+        """Seq up to which everything was read; with several shards, in the first one."""
         return self.parts[0][1].seq
 
     @property
     def seqs(self) -> tuple[int, ...]:
-        """Everything up to these was read, in each shard."""
+        """Seq up to which everything was read, for each shard."""
         return tuple(place.seq for _, place in self.parts)
 
     @property
     def snapshot_start(self) -> int:
-        """Where the snapshot begins that it is in; with several shards, the first one's."""
+        """Start of the snapshot that the position lies in; with several shards, the first one's."""
         return self.parts[0][1].snapshot_start
 
     @property
     def snapshot_end(self) -> int:
-        """Where that snapshot ends; with several shards, the first one's."""
+        """End of that snapshot; with several shards, the first one's."""
         return self.parts[0][1].snapshot_end
 
 
@@ -138,15 +139,15 @@ def _no_position() -> Invalid:
 
 
 def is_position(value: object) -> bool:
-    """Whether it is meant as a position, or its token."""
+    """Return True if a value is a position, or text that begins like a token."""
     return isinstance(value, Position) or (type(value) is str and value.startswith(TOKEN))
 
 
 def read_position(value: object, shards: Shards) -> dict[ShardId, Place]:
-    """What a position, or its token, says of each shard of a queue.
+    """Return the place in each shard of a queue, from a position or its token.
 
     Raises:
-        Invalid: it is no position.
+        Invalid: the value is not a position.
         NotFound: it is of another queue, or of an earlier one of the same name.
     """
     if not isinstance(value, Position):
@@ -165,37 +166,37 @@ def read_position(value: object, shards: Shards) -> dict[ShardId, Place]:
 async def locate(
     engine: Engine, shards: Shards, places: dict[ShardId, Place] | None = None
 ) -> Position:
-    """Where a follower goes on in the present history; without a place, where the queue ends.
+    """Return where a follower continues in the current history; without places, the queue's end.
 
     Raises:
-        CursorExpired: rows that it would have to read are gone.
+        CursorExpired: rows that it would have to read next have been removed.
     """
-    found = await ask_all(
+    current = await ask_all(
         engine,
         shards,
         lambda shard: Locate(None if places is None else places[shard]),
         Place,
     )
-    return Position(tuple(zip(shards.ids, found, strict=True)))
+    return Position(tuple(zip(shards.ids, current, strict=True)))
 
 
 async def see_places(
     engine: Engine, shards: Shards, places: dict[ShardId, Place], hint: str
 ) -> tuple[int, ...]:
-    """See that what was read up to these places still stands; returns their seqs.
+    """Check that everything up to these places still stands; return their seqs.
 
     Raises:
-        RolledBack: it was taken back; the position says how far, the `hint` what to do.
-        CursorExpired: rows that come next are gone.
+        RolledBack: it was undone; the position says how far, the `hint` what to do.
+        CursorExpired: rows that come next have been removed.
     """
-    found = await locate(engine, shards, places)
+    current = await locate(engine, shards, places)
     seqs = tuple(places[shard].seq for shard in shards.ids)
-    if found.seqs != seqs:
+    if current.seqs != seqs:
         raise RolledBack(
             f"what was read up to {'+'.join(map(str, seqs))} was taken back to "
-            f"{'+'.join(map(str, found.seqs))} by a restore or a takeover; {hint}",
+            f"{'+'.join(map(str, current.seqs))} by a restore or a takeover; {hint}",
             field="position",
-            position=str(found),
+            position=str(current),
         )
     return seqs
 
@@ -203,14 +204,14 @@ async def see_places(
 async def await_cursor(
     engine: Engine, shards: Shards, name: str, places: dict[ShardId, Place], wait: float | None
 ) -> None:
-    """Wait until the cursor has committed all up to these places.
+    """Wait until the cursor has committed everything up to these places.
 
     Raises:
-        NotYet: it has not within `wait` seconds; None: however long that takes.
+        NotYet: the timeout of `wait` seconds has passed; None waits without limit.
     """
     loop = asyncio.get_running_loop()
     until = None if wait is None else loop.time() + wait
-    # A cursor does not fall back: what one shard has said holds while the others are asked.
+    # A cursor only advances: the answer of one shard holds while the others are asked.
     for shard in shards.ids:
         command = AwaitCursor(name, places[shard])
         while True:
@@ -231,6 +232,6 @@ async def await_cursor(
 async def rolled_back(
     engine: Engine, shards: Shards, error: RolledBack, places: Sequence[Place]
 ) -> RolledBack:
-    """The same error with the position to go back to, for one who has committed up to `places`."""
+    """Return the error with the position to go back to, for a follower that committed `places`."""
     position = await locate(engine, shards, dict(zip(shards.ids, places, strict=True)))
     return RolledBack(error.message, field=error.field, limit=error.limit, position=str(position))

@@ -1,4 +1,4 @@
-"""A publisher that does not wait for each message: a window of those that are not confirmed."""
+"""`Publisher`: pipelined publishing with confirms and a window of unconfirmed messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import Body, publish_one
 from millrace.client.shards import Shards, publish_across
-from millrace.core import check
-from millrace.core.commands import Aside, Numbered, Publish
-from millrace.core.leased_commands import Life
-from millrace.core.model import Message
+from millrace.core import validate
+from millrace.core.commands import (
+    ProducerNumber,
+    Publish,
+    RowSchedule,
+    RowTtl,
+)
+from millrace.core.model import NewMessage
 from millrace.errors import (
     Closed,
     Fatal,
@@ -33,17 +37,17 @@ from millrace.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A message that a publisher was given, and whose outcome is not known."""
+    """A message sent by a publisher whose outcome is unknown."""
 
     number: int
-    message: Message
-    aside: tuple[Aside, ...] = ()
+    message: NewMessage
+    aside: tuple[RowSchedule, ...] = ()
     ids: tuple[str | None, ...] = ()
-    lives: tuple[Life, ...] = ()
+    lives: tuple[RowTtl, ...] = ()
 
 
 class Confirmation:
-    """What becomes of a message that a publisher was given."""
+    """Publisher confirm: the outcome of a message, once it is known; see `wait`."""
 
     def __init__(self, future: asyncio.Future[int | None]) -> None:
         self._future = future
@@ -52,16 +56,16 @@ class Confirmation:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is confirmed or refused."""
+        """True if the message is confirmed or refused."""
         return self._future.done()
 
     async def wait(self) -> int | None:
-        """The message's seq, once it can no longer be lost; see `Queue.publish`.
+        """Wait until the message is durable, and return its seq; see `Queue.publish`.
 
         Raises:
-            Refused: the message was refused, and those that were sent after it were not.
-            Closed: the engine was closed before it was accepted.
-            Fatal: the engine has ended; whether it was accepted is unknown.
+            Refused: the message was refused; messages sent after it are not affected.
+            Closed: the engine was closed before it accepted the message.
+            Fatal: the engine has failed; whether it accepted the message is unknown.
         """
         self._is_heard = True
         return await asyncio.shield(self._future)
@@ -71,14 +75,14 @@ class Confirmation:
 
 
 class _Item:
-    """A message on its way."""
+    """A message that is not confirmed yet."""
 
     __slots__ = ("command", "confirmation", "context", "future", "message", "number")
 
     def __init__(
         self,
         number: int,
-        message: Message,
+        message: NewMessage,
         command: Publish,
         future: asyncio.Future[int | None],
     ) -> None:
@@ -88,15 +92,16 @@ class _Item:
         self.future = future
         self.confirmation = Confirmation(future)
         self.context = copy_context()
-        """Of whoever has sent it: its trace, if there is one."""
+        """Context of the sender: its trace, if there is one."""
 
 
 class Publisher:
-    """Publishes up to `window` messages ahead of their confirmation; see `Queue.publisher`.
+    """Publishes up to `window` messages ahead of their confirms; see `Queue.publisher`.
 
-    They are numbered one after the other under the publisher's name, so that each is there once,
-    and in the order in which they were sent, whatever was refused for want of room meanwhile. No
-    two publishers may use a name at the same time: what one has sent would count for the other's.
+    Messages are numbered consecutively under the publisher's name, so that each is published
+    exactly once, in the order of sending, even if some had to be retried. A name must not be used
+    by two publishers at the same time: the messages of one would be taken for repeats of the
+    other's.
     """
 
     def __init__(
@@ -109,29 +114,30 @@ class Publisher:
     ) -> None:
         self._engine = engine
         self._shards = shards
-        self._name = check.name(name, "name")
-        self._room = asyncio.Semaphore(check.count(window, "window", limits.CALLS_AT_ONCE_MAX))
+        self._name = validate.name(name, "name")
+        self._room = asyncio.Semaphore(validate.count(window, "window", limits.CALLS_AT_ONCE_MAX))
         self._again = _left(unconfirmed)
         self._pending: deque[_Item] = deque()
         """In the order of their numbers."""
         self._last = 0
-        """The number that was given last."""
+        """The last number that was assigned."""
         self._is_started = False
         self._begin = asyncio.Lock()
         self._asked = 0
-        """How many of them are being decided."""
+        """Number of messages that are in flight to the engine."""
         self._resume_after_ms: int | None = None
-        """None: all that is pending was asked for. Else nothing is, until all are answered."""
+        """None: all pending messages are in flight. Otherwise nothing is sent until all calls in
+        flight have returned, and then, after this backoff, the pending ones again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: Confirmation | None = None
-        """The first that was refused, until somebody hears of it."""
+        """The first refused message, until its error is reported."""
         self._error: MillraceError | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
     @property
     def name(self) -> str:
-        """The producer's name that its messages are numbered under."""
+        """Producer name under which the messages are numbered."""
         return self._name
 
     async def send(
@@ -139,22 +145,22 @@ class Publisher:
         body: Body | None,
         *,
         key: bytes | str | None = None,
-        headers: check.HeadersLike | None = None,
+        headers: validate.HeadersLike | None = None,
         group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
         ttl: float | None = None,
     ) -> Confirmation:
-        """Publish a message (see `Queue.publish`), as soon as fewer than `window` are unconfirmed.
+        """Send a message (see `Queue.publish`), once fewer than `window` messages are unconfirmed.
 
-        What becomes of it is told by the confirmation, and by `flush`.
+        Its outcome is reported by the confirmation, and by `flush`.
 
         Raises:
-            Invalid, TooLarge: an argument; nothing was sent.
+            Invalid, TooLarge: an argument is not valid; nothing was sent.
             Closed, Fatal: the engine has ended; nothing was sent.
         """
-        message = check.message(body, key, headers, group)
+        message = validate.message(body, key, headers, group)
         command = publish_one(message, None, priority, delay, dedup, ttl)
         await self._start()
         await self._room.acquire()
@@ -164,10 +170,10 @@ class Publisher:
         return self._put(message, command).confirmation
 
     async def flush(self) -> None:
-        """Wait until everything that was sent is confirmed or refused.
+        """Wait until all messages sent before are confirmed or refused.
 
         Raises:
-            Refused: the first that was refused, if nobody waits for its confirmation.
+            Refused: the error of the first refused message, unless its confirmation was waited for.
             Closed, Fatal: the engine has ended; see `unconfirmed`.
         """
         await self._start()
@@ -179,10 +185,10 @@ class Publisher:
             await refused.wait()
 
     def unconfirmed(self) -> list[Unconfirmed]:
-        """What was sent and is not confirmed, after the engine has ended.
+        """Return the messages that were sent and not confirmed, after the engine has ended.
 
-        The next one's `publisher(name, unconfirmed=...)` sends them again, in order; those that
-        were accepted are there once all the same.
+        Pass them to the next engine's `publisher(name, unconfirmed=...)`, which sends them again in
+        order; messages that had been accepted are not published twice.
         """
         if self._error is None:
             raise Invalid("the engine goes on; use `flush`", field="unconfirmed")
@@ -209,14 +215,14 @@ class Publisher:
     # --- The way out --------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Find out where the numbers go on, and send first what an earlier one has left."""
+        """Look up the next number, and first send what an earlier publisher left unconfirmed."""
         async with self._begin:
             if self._is_started:
                 return
             last = await self._engine.producer_number(self._shards.first, self._name)
             first = self._again[0].number if self._again else last + 1
-            # Numbers that were used are used again for the same messages: they are answered as
-            # before. If the first is beyond the next one, none of them was accepted.
+            # Accepted messages are sent again under the same numbers and recognized as repeats. If
+            # the first number is beyond the next one, none of them was accepted.
             self._last = min(first - 1, last)
             left, self._again = self._again, ()
             for item in left:
@@ -228,7 +234,7 @@ class Publisher:
                     self._again = (*self._again, item)
             self._is_started = True
 
-    def _put(self, message: Message, command: Publish) -> _Item:
+    def _put(self, message: NewMessage, command: Publish) -> _Item:
         self._last += 1
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         item = _Item(self._last, message, command, future)
@@ -248,7 +254,7 @@ class Publisher:
         task.add_done_callback(self._tasks.discard)
 
     async def _publish(self, item: _Item) -> None:
-        numbered = Numbered(self._name, item.number)
+        numbered = ProducerNumber(self._name, item.number)
         command = msgspec.structs.replace(item.command, numbered=numbered)
         try:
             places = await publish_across(self._engine, self._shards, command)
@@ -259,7 +265,7 @@ class Publisher:
         except Retry as error:
             self._wait(error.after_ms)
         except Refused as error:
-            # Its number is not used: those after it get other ones.
+            # A refused message uses no number: the following ones have to be renumbered.
             self._wait(0)
             self._refused = self._refused or item.confirmation
             self._end(item)
@@ -282,7 +288,7 @@ class Publisher:
             self._empty.set()
 
     def _fail(self, error: MillraceError) -> None:
-        """The engine has ended: what is pending stays so, and everyone is told."""
+        """Fail all pending confirmations: the engine has ended."""
         if self._error is None:
             self._error = detached(error)
             for item in self._pending:
@@ -292,7 +298,7 @@ class Publisher:
         self._empty.set()
 
     async def _resume(self, after_ms: int) -> None:
-        """All are answered: what is left was not accepted, and is sent again in order."""
+        """Renumber and resend all pending messages in order; none of them was accepted."""
         await asyncio.sleep(after_ms / 1000)
         try:
             self._last = await self._engine.producer_number(self._shards.first, self._name)
@@ -311,18 +317,18 @@ def _again(left: Unconfirmed) -> Publish:
 
 
 def _notice(future: asyncio.Future[int | None]) -> None:
-    """A refusal that nobody waits for is told by `flush`."""
+    """Mark a refusal as retrieved; `flush` reports it if nothing awaits the confirmation."""
     if not future.cancelled():
         future.exception()
 
 
 def _left(unconfirmed: object) -> tuple[Unconfirmed, ...]:
-    """What another publisher has left, checked."""
+    """Validate what another publisher left unconfirmed."""
     left = tuple(unconfirmed) if isinstance(unconfirmed, Iterable) else (unconfirmed,)
-    found = tuple(one for one in left if isinstance(one, Unconfirmed))
-    if len(found) < len(left):
+    checked = tuple(item for item in left if isinstance(item, Unconfirmed))
+    if len(checked) < len(left):
         raise Invalid(
-            f"unconfirmed is {check.shown(unconfirmed)}, not what `Publisher.unconfirmed` gave",
+            f"unconfirmed is {validate.shown(unconfirmed)}, not what `Publisher.unconfirmed` gave",
             field="unconfirmed",
         )
-    return found
+    return checked

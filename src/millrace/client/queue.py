@@ -1,4 +1,4 @@
-"""A queue, as a program uses it."""
+"""`Queue`: lease and settle messages, sessions, cursors, snapshots and settings of one queue."""
 
 from __future__ import annotations
 
@@ -6,24 +6,42 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, Unpack
 
 from millrace import limits
-from millrace.client.calls import Make, calls_of, end_calls, replace_call
-from millrace.client.counts import all_holders, cursor_seqs, shard_counts, sums
 from millrace.client.cursor import Cursor, Pinned, Start, begin_at, starts_at
 from millrace.client.engine import Engine
-from millrace.client.grant import Grant, Keepalive
-from millrace.client.lease import Lease, Leases, followed
-from millrace.client.leasing import Handed, hand_out, lease_command, read_granted
+from millrace.client.lease import Lease, Leases, find_followed
+from millrace.client.lease_calls import (
+    Make,
+    apply_to_leases,
+    group_by_call,
+    replace_call,
+)
+from millrace.client.lease_group import Keepalive, LeaseGroup
+from millrace.client.leasing import (
+    LeaseResult,
+    lease_command,
+    lease_messages,
+    read_lease_groups,
+)
 from millrace.client.message import Body
-from millrace.client.named import count_partitions, delete_named, explain_at, get_named
 from millrace.client.position import Position, await_cursor, locate, read_position
 from millrace.client.publishing import Publishing
+from millrace.client.queue_queries import (
+    all_holders,
+    count_partitions,
+    cursor_seqs,
+    delete_by_ids,
+    explain_message,
+    get_message,
+    shard_counts,
+    sums,
+)
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.shards import Shards, peek_across
 from millrace.client.work import Work
-from millrace.core import check
-from millrace.core.answers import Explanation, Leased
+from millrace.core import validate
+from millrace.core.answers import Explanation, Holders, Leased
 from millrace.core.commands import (
     Configure,
     Discard,
@@ -35,10 +53,10 @@ from millrace.core.commands import (
     Settle,
     SpecPart,
 )
-from millrace.core.commands import Lease as LeaseCommand
-from millrace.core.holder import Holders
-from millrace.core.model import QueueSpec, Row, ShardId
-from millrace.core.notes import Most
+from millrace.core.commands import LeaseMessages as LeaseCommand
+from millrace.core.model import Row, ShardId
+from millrace.core.notes import NotesLimit
+from millrace.core.spec import QueueSpec
 from millrace.errors import Refused
 
 T = TypeVar("T")
@@ -47,9 +65,9 @@ T = TypeVar("T")
 class Queue(Publishing):
     """A named queue: publish, lease and settle, follow.
 
-    Every call that changes something returns once that can no longer be lost, by the meaning of
-    the queue's journal. All of them raise `NotFound` once the queue was deleted, also if another
-    one was made under its name.
+    Calls that change something return once the change is durable, as the queue's journal defines
+    it. All calls raise `NotFound` after the queue was deleted, even if another one was created
+    under its name.
     """
 
     def __init__(
@@ -62,17 +80,17 @@ class Queue(Publishing):
 
     @property
     def name(self) -> str:
-        """The queue's name within its space."""
+        """Name of the queue within its space."""
         return self._name
 
     @property
     def space(self) -> str:
-        """The space that the queue is in."""
+        """Space of the queue."""
         return self._space
 
     @property
     def shards(self) -> Shards:
-        """Where it is: the `ids` of its shards, in their order, and their `route`."""
+        """Shards of the queue: their `ids`, in order, and the `route` of messages to them."""
         return self._shards
 
     def __repr__(self) -> str:
@@ -85,15 +103,16 @@ class Queue(Publishing):
     ) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
-        What was given back comes first, in the order of seqs, then what was never handed out: by
-        priority, those whose delay has just passed before others, and in the order of seqs.
-        There may be fewer than `count` although more are there: one call hands out up to 64 MiB
-        (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is cancelled, nothing
-        stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
-        lost, gets the same messages under the same receipts: for five minutes, as long as none of
-        them was settled, released, extended or ran out. The queue must then have one shard.
-        Where `max_in_flight` messages are with workers, it is given nothing before one of them has
-        ended or is ready again.
+        Returns an empty list if none arrives in time. Released messages come first, by seq; then
+        messages that were never delivered, by priority, those whose delay has just passed first,
+        and by seq. Fewer than `count` may be returned although more are available: a call returns
+        at most 64 MiB (`limits.LEASE_BYTES_MAX`), but at least one message. While `max_in_flight`
+        messages are leased, none is returned until one of them ends or becomes ready again.
+
+        If the call is cancelled, nothing stays leased. A call whose answer was lost can be repeated
+        with the same id `attempt`: it then returns the same messages under the same receipts, for
+        five minutes, unless one of them was settled, released, extended or has expired since.
+        Attempts need a queue with one shard.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -102,71 +121,74 @@ class Queue(Publishing):
         return await self._lease(command, wait_ms)
 
     async def _lease(self, command: LeaseCommand, wait_ms: int) -> list[Lease]:
-        return (await lease_handed(self, command, wait_ms)).leases
+        return (await lease_with_result(self, command, wait_ms)).leases
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
-        """Messages as they come: `async for lease in queue.work(): ...`.
+        """Iterate over messages as they arrive: `async for lease in queue.work(): ...`.
 
-        Up to `batch` messages are leased ahead, for `seconds`. They are extended by themselves at
-        half of that time, until they are settled, released or dropped by the program. The loop ends
-        when nothing came for `idle` seconds, or never if that is None; what was leased ahead and
-        not handed out is then released. `async with lease:` in the loop settles each one.
+        Prefetches up to `batch` messages, leased for `seconds`. Leases are extended automatically
+        at half of that time, until the message is settled or released or the program drops the
+        lease. The loop ends if no message arrives for `idle` seconds; with None it never does.
+        Prefetched messages that were not delivered to the loop are then released. `async with
+        lease:` within the loop settles each message.
         """
-        count = check.count(batch, "batch", limits.LEASE_MESSAGES_MAX)
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        count = validate.count(batch, "batch", limits.LEASE_MESSAGES_MAX)
+        lease_ms = validate.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         idle_ms = None
         if idle is not None:
-            idle_ms = check.millis(idle, "idle", limits.WORK_IDLE_MS_MAX, least_ms=0)
+            idle_ms = validate.millis(idle, "idle", limits.WORK_IDLE_MS_MAX, least_ms=0)
 
         command = LeaseCommand(count, lease_ms)
         return Work(self._engine, lambda wait_ms: self._lease(command, wait_ms), idle_ms=idle_ms)
 
     async def settle(self, leases: Leases, *, on_time: bool = False) -> dict[int, Refused]:
-        """Settle a lease or a receipt, or several; see `Lease.settle`.
+        """Settle (acknowledge) one or several leases or receipts; see `Lease.settle`.
 
-        A single one that is refused raises why. Of several each is judged alone: the seqs that were
-        refused come back, with the reason. With `on_time` also those are refused, as `Late`, whose
-        deadline is over, although nobody else has leased them; nothing becomes of them.
+        For a single lease a refusal is raised. Several are decided one by one: the result maps the
+        seqs of the refused ones to the reason. With `on_time`, leases past their deadline are
+        refused, too, with `Late`, although nobody else has leased the message; they are left
+        unchanged.
 
         Raises:
             Forged: a receipt or lease is not of this queue; nothing was settled.
-            Retry: some of several may have been settled. Ask again with the same ones: that
-                settles the others, and answers for all of them.
+            Retry: some of several may have been settled. Repeat the call with the same leases: it
+                settles the rest and answers for all of them.
         """
-        timed = check.flag(on_time, "on_time")
+        timed = validate.flag(on_time, "on_time")
         return await self._end(leases, lambda c: Settle(c.lease, c.seqs, c.history, timed))
 
     async def release(
         self, leases: Leases, *, failed: bool = False, delay: float = 0, on_time: bool = False
     ) -> dict[int, Refused]:
-        """Give a lease or a receipt back, or several; see `Lease.release`.
+        """Release (nack) one or several leases or receipts; see `Lease.release`.
 
-        Refusals come as with `settle`.
+        Refusals are reported as by `settle`.
         """
-        failed = check.flag(failed, "failed")
-        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
-        timed = check.flag(on_time, "on_time")
+        failed = validate.flag(failed, "failed")
+        delay_ms = validate.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+        timed = validate.flag(on_time, "on_time")
         return await self._end(
             leases,
             lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms, on_time=timed),
         )
 
     async def discard(self, leases: Leases) -> dict[int, Refused]:
-        """Make dead letters of a lease or a receipt, or several; see `Lease.discard`.
+        """Turn the messages of one or several leases or receipts into dead letters; see
+        `Lease.discard`.
 
-        Refusals come as with `settle`.
+        Refusals are reported as by `settle`.
         """
         return await self._end(leases, lambda c: Discard(c.lease, c.seqs, c.history))
 
     async def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
-        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`.
+        """Replace a leased message, given by its receipt, with another one; see `Lease.replace`.
 
-        A `Worker`, `async with` or `Queue.work` of this `Millrace` that holds the message goes on
-        with the successor. One of another process or connection does not hear of it.
+        A `Worker`, `async with` or `Queue.work` of this `Millrace` that holds the message continues
+        with the successor. Those of another process or connection are not notified.
         """
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        [call] = calls_of(self._engine, self._shards, self._name, [receipt])
-        lease = followed(self._keepalive, call)
+        lease_ms = validate.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        [call] = group_by_call(self._engine, self._shards, self._name, [receipt])
+        lease = find_followed(self._keepalive, call)
         if lease is not None:
             return await lease.replace(body, seconds=seconds)
         return await replace_call(self._engine, self._keepalive, self._shards, call, body, lease_ms)
@@ -174,18 +196,18 @@ class Queue(Publishing):
     async def extend(
         self, leases: Leases, seconds: float, *, on_time: bool = False
     ) -> dict[int, Refused]:
-        """Hold a lease or a receipt, or several, for so many seconds from now.
+        """Extend one or several leases or receipts to `seconds` from now.
 
-        Refusals come as with `settle`.
+        Refusals are reported as by `settle`.
         """
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        timed = check.flag(on_time, "on_time")
+        lease_ms = validate.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        timed = validate.flag(on_time, "on_time")
         return await self._end(
             leases, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms, timed)
         )
 
     async def _end(self, leases: Leases, make: Make) -> dict[int, Refused]:
-        return await end_calls(self._engine, self._shards, self._name, leases, make)
+        return await apply_to_leases(self._engine, self._shards, self._name, leases, make)
 
     def session(
         self,
@@ -197,13 +219,15 @@ class Queue(Publishing):
         name: str | None = None,
         resume: str | None = None,
     ) -> Session:
-        """Messages as they come: `async with queue.session() as session: ...`, and loop over it.
+        """Open a session, which is pushed messages: `async with queue.session() as session: ...`.
 
-        The session holds up to `credit` messages at once, and settling lets more come; with
-        `refill=False` it is handed as many, and more where it grants more. Each message is its own
-        as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
-        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened. The
-        queue must have one shard.
+        Iterate over the session to receive them. It holds up to `credit` messages at a time, and
+        each settled message makes room for another. With `refill=False` it receives `credit`
+        messages in total, and more after `Session.grant`. A session owns its messages while it
+        lasts, or each for `lease` seconds. After its heartbeats stop, it keeps them for `suspect`
+        seconds. `resume` is the id of a session to continue, with the options it was opened with.
+
+        The queue must have one shard.
         """
         shard = self._shards.only("a session", "shards", "lease from this one")
         begin = (
@@ -216,49 +240,51 @@ class Queue(Publishing):
     # --- Look ---------------------------------------------------------------------------------
 
     async def peek(self, count: int = 10, *, after: int = 0) -> list[Row]:
-        """The first messages after a seq that are there, leased or not; nothing is leased.
+        """Return up to `count` messages after a seq, leased or not, without leasing them.
 
-        There may be fewer than `count` although more are there: one call reads up to 64 MiB
-        (`limits.PEEK_BYTES_MAX`), but always the first one. Go on after the last one's seq.
+        Fewer than `count` may be returned although more exist: a call reads at most 64 MiB
+        (`limits.PEEK_BYTES_MAX`), but at least one message. Continue after the seq of the last one.
         """
-        count = check.count(count, "count", limits.PEEK_MESSAGES_MAX)
+        count = validate.count(count, "count", limits.PEEK_MESSAGES_MAX)
         return await peek_across(self._engine, self._shards, after, count)
 
     async def get(self, seq: int | None = None, *, id: int | None = None) -> Row | None:
-        """The message with this seq or id, or None if it is not there (any more)."""
-        return await get_named(self._engine, self._shards, seq, id)
+        """Return the message with this seq or id, or None if it does not exist (any more)."""
+        return await get_message(self._engine, self._shards, seq, id)
 
     async def delete(self, ids: Sequence[int]) -> int:
-        """End messages by their ids, whoever holds them; returns how many were there.
+        """Delete messages by id, leased or not; return how many existed.
 
-        Only where the queue's delivery is "partitions": else nobody but its worker ends one.
+        Needs a queue whose delivery is "partitions"; on other queues only the worker that leased a
+        message can end it.
         """
-        return await delete_named(self._engine, self._shards, ids)
+        return await delete_by_ids(self._engine, self._shards, ids)
 
     async def partitions(self) -> int:
-        """How many partitions the queue has now; 0 if its delivery is "messages"."""
+        """Return the current number of partitions; 0 if the delivery is "messages"."""
         return await count_partitions(self._engine, self._shards)
 
     async def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased, delayed, blocked or limited until when, dead.
+        """Explain why a message is not delivered: leased, delayed, blocked or throttled until when,
+        or dead.
 
-        Of one that is delayed behind thousands of others, `until_ms` is None, and `not_before_ms`
-        says how long it is delayed at least; if both are, it may have come to its time already.
-        Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
-        that a newer one replaced it.
+        For a message that is delayed behind thousands of others, `until_ms` is None and
+        `not_before_ms` is a lower bound of its delay; if both are None, it may be due already. For
+        a dead message, `superseded_by` is the newest revision of its key, as long as the queue
+        remembers the replacement.
         """
-        return await explain_at(self._engine, self._shards, seq)
+        return await explain_message(self._engine, self._shards, seq)
 
     async def stats(self) -> dict[str, int]:
-        """Durable counters: published = live + the sum of all the ways a message can end."""
+        """Return durable counters: published = live + the sum of all the ways a message can end."""
         return sums(await self.shard_stats())
 
     async def shard_stats(self) -> list[dict[str, int]]:
-        """The counters of each shard of the queue, as `stats` has their sums."""
+        """Return the counters of each shard; `stats` returns their sums."""
         return await shard_counts(self._engine, self._shards)
 
     async def holders(self) -> Holders:
-        """Who keeps messages that would have gone otherwise, and how many of them."""
+        """Return what holds back messages that could be removed otherwise, and how many."""
         return await all_holders(self._engine, self._shards)
 
     # --- Follow -------------------------------------------------------------------------------
@@ -266,24 +292,24 @@ class Queue(Publishing):
     async def cursor(
         self, name: str, *, start: Start = "beginning", retain: bool = False
     ) -> Cursor:
-        """Open a follower's durable position, making it at `start` if it is new.
+        """Open a durable cursor (a follower's offset), creating it at `start` if it does not exist.
 
-        A cursor has one follower: those that opened it before are fenced from now on (`Fenced`).
-        `start` is "beginning", "end", a datetime, a seq of the present history (the first to be
-        read), or a position (of a snapshot or a cursor) or its token. At a position the cursor goes
-        on from there, also where it is there already and stands elsewhere: for followers that keep
-        their position with what they make of the rows. A retaining cursor is also shown what
-        workers settle before it comes by; it is bounded in age.
+        A cursor has one follower: earlier ones are fenced from now on and get `Fenced`. `start` is
+        "beginning", "end", a datetime, a seq of the current history (the first to be read), or a
+        position (of a snapshot or a cursor) or its token. Given a position, the cursor continues
+        there even if it exists and is elsewhere; this is for followers that store their position
+        together with their results. A retaining cursor also reads messages that workers settle
+        before it reaches them, up to an age limit.
 
         Raises:
-            Exists: it is there, and retains where this does not, or the other way round.
-            Invalid: `start` is no place in the queue.
-            RolledBack: what was read up to that position was taken back, by a restore or a
-                takeover; undo what came after `error.position`, and go on from there.
-            CursorExpired: `start` lies behind rows that are gone; begin anew.
+            Exists: the cursor exists and differs in `retain`.
+            Invalid: `start` is not a place in the queue.
+            RolledBack: messages up to that position were undone by a restore or takeover; undo what
+                you derived after `error.position`, and continue there.
+            CursorExpired: the rows at `start` have been removed; begin again.
         """
-        checked = check.name(name, "name")
-        retain = check.flag(retain, "retain")
+        checked = validate.name(name, "name")
+        retain = validate.flag(retain, "retain")
         cells = await begin_at(
             self._engine,
             self._shards,
@@ -293,7 +319,7 @@ class Queue(Publishing):
         return Cursor(self._engine, self._shards, checked, cells)
 
     async def position(self) -> Position:
-        """Where the queue ends now: behind everything that was published before this was asked."""
+        """Return the current end of the queue, after every message published before this call."""
         return await locate(self._engine, self._shards)
 
     async def wait_for(
@@ -301,50 +327,53 @@ class Queue(Publishing):
     ) -> None:
         """Wait until the follower of a cursor has committed everything up to a position.
 
-        With `queue.position()` after a publish that is synchronous delivery: when it returns, the
-        follower has what was published, as far as it commits its own work and its cursor together.
-        It counts from the end of the follower's snapshot on.
+        With `queue.position()` after a publish this is synchronous delivery: on return the follower
+        has the message, provided that it commits its results and its cursor together. Only
+        snapshots that were committed to their end count: a commit within a snapshot does not end
+        the wait, even if it is past the position.
 
         Raises:
-            NotYet: it has not within `wait` seconds; None: wait however long that takes.
-            RolledBack: the queue was restored or taken over, and what was published up to the
-                position is not part of it any more; the publisher must do it again.
-            CursorExpired: the cursor held rows back for too long, and was dropped.
-            NotFound: there is no such cursor, or it was deleted meanwhile.
+            NotYet: the timeout of `wait` seconds has passed; None waits without limit.
+            RolledBack: the queue was restored or taken over, and no longer contains the messages up
+                to the position; publish them again.
+            CursorExpired: the cursor held back rows for too long, and was dropped.
+            NotFound: the cursor does not exist, or was deleted during the wait.
         """
-        name = check.name(cursor, "cursor")
+        name = validate.name(cursor, "cursor")
         if wait is not None:
-            check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+            validate.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
         places = read_position(position, self._shards)
         await await_cursor(self._engine, self._shards, name, places, wait)
 
     async def cursors(self) -> dict[str, int]:
-        """The queue's cursors, and the seq, or the sum over shards, that each has committed."""
+        """Return the cursors of the queue with the seq that each has committed, summed over
+        shards."""
         return await cursor_seqs(self._engine, self._shards)
 
     def snapshot(self, *, seconds: float = 3600) -> Pinned:
-        """The queue as of now: `async with queue.snapshot() as snapshot: ...`.
+        """Take a consistent snapshot: `async with queue.snapshot() as snapshot: ...`.
 
-        It is pinned as long as the context lasts, at most for `seconds`: always the same rows.
+        It is pinned until the context ends, for at most `seconds`; reads always return the same
+        rows.
         """
-        pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
+        pin_ms = validate.millis(seconds, "seconds", limits.PIN_MS_MAX)
         return Pinned(self._engine, self._shards, pin_ms)
 
     # --- Settings -----------------------------------------------------------------------------
 
     async def purge(self) -> int:
-        """End every message that is there now, leased ones too; returns the last seq that went."""
-        gone = await self._all(lambda _: Purge(), int)
-        return self._shards.place(self._shards.ids[-1], gone[-1])
+        """Delete all current messages, leased ones too; return the last seq that was deleted."""
+        last_seqs = await self._all(lambda _: Purge(), int)
+        return self._shards.place(self._shards.ids[-1], last_seqs[-1])
 
     async def rewind(self, start: Start) -> int:
-        """Have workers work the queue again from `start` on; returns the first seq that they get.
+        """Deliver the queue again to workers, from `start` on; return the first seq they will get.
 
-        `start` is "beginning", "end", a seq (the first to be handed out) or a datetime. Who holds a
-        message finds its lease gone, and every message counts its deliveries anew.
+        `start` is "beginning", "end", a seq (the first to be delivered) or a datetime. Current
+        leases are lost, and all messages count their deliveries from zero.
 
         Raises:
-            Invalid: the queue's retention is not "log", or `start` is no place in it.
+            Invalid: the queue's retention is not "log", or `start` is not a place in it.
         """
         places = await starts_at(self._engine, self._shards, start)
         firsts = await self._all(lambda at: Rewind(places[at]), int)
@@ -359,17 +388,18 @@ class Queue(Publishing):
         rate: float | None = None,
         dry_run: bool = False,
     ) -> Redrive:
-        """Move dead letters back: `await dead.redrive().run()`, or loop over it for its progress.
+        """Move dead letters back: `await dead.redrive().run()`, or iterate over it for its
+        progress.
 
-        They go to the queues that they came from, or to the queue `to` (of this space, or as
-        space/name), each exactly once. Letters of a pipeline go back to the queue that it reads,
-        if that is of the same space, under the keys that the messages had. `where(row)` says which
-        ones; the others stay, as if they had never been handed out. `edit(message)` returns what is
-        published instead; headers that tell of their death are taken off before. `rate` is how many
-        are moved in a second at most. With `dry_run` they are only counted. What comes while it
-        runs is left for another time. Where nothing was moved, `stats.reason` says why.
+        They return to the queues they came from, or go to the queue `to` (a name in this space, or
+        space/name), each exactly once. Dead letters of a pipeline return to the queue that it
+        reads, if that is in the same space, under the original keys. `where(row)` selects messages;
+        the others stay as if they had never been delivered. `edit(message)` returns what is
+        published instead; the headers that describe the failure are removed before. `rate` limits
+        messages per second. With `dry_run` messages are only counted. Messages that arrive while it
+        runs are left alone. If nothing was moved, `stats.reason` says why.
 
-        On a keyed queue what comes back is the newest revision of its key.
+        On a keyed queue a message that returns becomes the newest revision of its key.
         """
         return Redrive(
             self._engine,
@@ -384,40 +414,40 @@ class Queue(Publishing):
         )
 
     async def spec(self) -> QueueSpec:
-        """The queue's settings."""
+        """Return the settings of the queue."""
         return await self._engine.spec(self._shards.first)
 
     async def configure(self, **settings: Unpack[QueueSettings]) -> QueueSpec:
-        """Change settings of the queue (see `Millrace.queue`); the others stay as they are.
+        """Change settings of the queue (see `Millrace.queue`), and leave the others as they are.
 
         Raises:
-            NotFound: the queue `dead_letter` is not there.
-            Invalid: a setting has a value that no queue takes; or `retention` would go from "log"
-                to "work" after messages were handed out: those that were settled would never end.
+            NotFound: the queue `dead_letter` does not exist.
+            Invalid: a setting has an invalid value; or `retention` would change from "log" to
+                "work" after messages were delivered: the settled ones would never be removed.
         """
         spec = make_spec(self._space, settings)
         return (await self._all(lambda _: Configure(spec), QueueSpec))[0]
 
 
 def engine_and_shards(queue: Queue) -> tuple[Engine, Shards]:
-    """Where a queue is."""
+    """Return the engine and the shards of a queue."""
     return queue._engine, queue._shards
 
 
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
-    """Where a queue is, or its first shard."""
+    """Return the engine and the first shard of a queue."""
     return queue._engine, queue._shards.first
 
 
 async def configure_notes(
-    queue: Queue, notes: Mapping[str, str], most: Most | None = None
+    queue: Queue, notes: Mapping[str, str], most: NotesLimit | None = None
 ) -> QueueSpec:
     """Change notes of a queue; see `Queue.configure`.
 
     Raises:
-        TooLarge: more than so many would begin alike; it has the limit of `most`.
+        TooLarge: more names than `most` allows would share a prefix.
     """
-    command = Configure(SpecPart(notes=check.notes(notes)), most)
+    command = Configure(SpecPart(notes=validate.notes(notes)), most)
     return (await queue._all(lambda _: command, QueueSpec))[0]
 
 
@@ -427,7 +457,7 @@ async def purge_with_ids(queue: Queue) -> None:
 
 
 async def settle_any_delivery(queue: Queue, receipt: str) -> None:
-    """Settle the message of a receipt, also if it was leased again since."""
+    """Settle the message of a receipt, even if it was leased again since."""
     await queue._end(
         receipt, lambda c: Settle(c.lease, c.seqs, c.history, on_time=False, any_delivery=True)
     )
@@ -436,16 +466,16 @@ async def settle_any_delivery(queue: Queue, receipt: str) -> None:
 async def extend_within(
     queue: Queue, receipt: str, seconds: float, most_seconds: float, *, any_delivery: bool = False
 ) -> None:
-    """Hold the message of a receipt that is not late for so many seconds from now; 0: its time is
-    over, and the receipt is good until somebody else has the message.
+    """Extend the lease of a receipt that is on time to `seconds` from now.
 
-    `any_delivery`: as `Extend.any_delivery`.
+    With 0 seconds the lease ends now; the receipt stays valid until another worker gets the
+    message. `any_delivery`: as `Extend.any_delivery`.
 
     Raises:
-        TooLarge: it would be held for more than `most_seconds` since it was handed out.
+        TooLarge: the message would be held for more than `most_seconds` since its delivery.
     """
-    lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX, least_ms=0)
-    most_ms = check.millis(most_seconds, "most_seconds", limits.LEASE_MS_MAX)
+    lease_ms = validate.millis(seconds, "seconds", limits.LEASE_MS_MAX, least_ms=0)
+    most_ms = validate.millis(most_seconds, "most_seconds", limits.LEASE_MS_MAX)
     await queue._end(
         receipt,
         lambda c: Extend(
@@ -460,18 +490,21 @@ async def extend_within(
     )
 
 
-async def lease_handed(
+async def lease_with_result(
     queue: Queue, command: LeaseCommand, wait_ms: int, room: int | None = None
-) -> Handed:
-    """What a lease call is given, of so many bytes, and whether the queue's maximum is why that is
-    nothing."""
-    return await hand_out(queue._engine, queue._keepalive, queue._shards, command, wait_ms, room)
+) -> LeaseResult:
+    """Make a lease call that returns at most `room` bytes; see `LeaseResult`."""
+    return await lease_messages(
+        queue._engine, queue._keepalive, queue._shards, command, wait_ms, room
+    )
 
 
 async def read_leased(
     queue: Queue, command: LeaseCommand, leased: Leased, room: int | None = None
 ) -> list[Lease]:
-    """The messages that a call to the only shard of a queue was handed out."""
+    """Read the messages that a lease call to a queue with one shard was granted."""
     shards = queue._shards
-    grant = Grant(queue._engine, queue._keepalive, shards, shards.first, leased, command.lease_ms)
-    return await read_granted(command, [(grant, leased)], room)
+    group = LeaseGroup(
+        queue._engine, queue._keepalive, shards, shards.first, leased, command.lease_ms
+    )
+    return await read_lease_groups(command, [(group, leased)], room)

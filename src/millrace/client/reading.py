@@ -1,9 +1,9 @@
-"""Reading rows beside the engine, whichever thread asks for them.
+"""Reading rows outside of the event loop, on any thread.
 
-Arrow readers are pulled by whoever has them: the loop's thread, a worker thread of a program, or
-one of Arrow's own. Where rows lie is found on the thread of the engine's event loop, to which the
-index belongs, many at a time; they are read and verified by the thread that pulls. What is pulled
-on the loop's own thread is read there, and holds it up: coroutines read by way of a lane instead.
+Arrow readers are iterated by the event loop's thread, a worker thread of the program, or a thread
+of Arrow. The thread of the engine's event loop, which owns the index, looks up where rows lie, many
+at a time; the iterating thread reads and verifies them. Iterating on the loop's own thread blocks
+it: coroutines read through an I/O thread instead.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from millrace.store.unreadable import Unreadable
 async def read_in_steps(
     read: Callable[[BitMap64, int], Awaitable[list[Row]]], seqs: BitMap64, size: int
 ) -> list[Row]:
-    """Read many messages, so many at once that others have their turn between two steps.
+    """Read many messages in steps, yielding to the event loop between them.
 
-    `read` leaves out messages that have ended, and ends before the first one that has no room in
-    the size that it is given, but always reads one. This does so as a whole.
+    `read` skips messages that have ended, and stops before the first one that exceeds the size it
+    is given, but always reads one. This function behaves the same as a whole.
     """
     rows: list[Row] = []
     left = iter(seqs)
     while part := BitMap64(islice(left, limits.ROWS_READ_STEP)):
         if rows:
             await asyncio.sleep(0)
-        while part and (found := await read(part, size)):
-            for row in found:
+        while part and (rows_read := await read(part, size)):
+            for row in rows_read:
                 size -= row.size()
                 if size < 0 and rows:
                     return rows
                 rows.append(row)
-            # Behind the last row there are messages that have ended, or one that has no room: it is
-            # read if it is the first that is asked for, and found to be too large.
-            part.remove_range(0, found[-1].seq + 1)
+            # After the last row there are messages that have ended, or one that did not fit; that
+            # one is read next, as the first of its step, and found to be too large.
+            part.remove_range(0, rows_read[-1].seq + 1)
     return rows
 
 
 Part = Iterator[pa.RecordBatch]
-"""Rows whose places are known."""
+"""Rows whose locations are known."""
 
 
-class Batches:
-    """An iterator that is pulled by one thread at a time, any one."""
+class BatchIterator:
+    """An iterator of batches for any thread, one at a time."""
 
     def __init__(
         self,
@@ -63,9 +63,10 @@ class Batches:
         find: Callable[[], Part | None],
         refuse: Callable[[Unreadable], MillraceError],
     ) -> None:
-        """`find` is called on the event loop's thread, `check` before each step by who pulls.
+        """`find` is called on the event loop's thread, `check` before each step by the iterating
+        one.
 
-        `refuse` makes the error that is raised where rows cannot be read; on any thread.
+        `refuse` makes the error for unreadable rows, on any thread.
         """
         self._loop = loop
         self._thread = thread
@@ -74,7 +75,7 @@ class Batches:
         self._refuse = refuse
         self._part: Part = iter(())
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> BatchIterator:
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -101,7 +102,7 @@ class Batches:
         try:
             return answer.result(limits.READ_SECONDS_MAX)
         except TimedOut as error:
-            # The loop's thread may itself wait for these rows: without an end, for ever.
+            # The timeout breaks a deadlock: the loop's thread may itself wait for these rows.
             answer.cancel()
             raise Retry(
                 f"the engine's event loop did not answer for {limits.READ_SECONDS_MAX} s: it is "

@@ -1,11 +1,11 @@
-"""Redriving: dead letters go back to where they came from, or elsewhere.
+"""`Redrive`: moves dead letters back to the queues they came from, or elsewhere.
 
-Rule 1: what is moved is published there and settled here in one transaction: exactly once, whatever
-ends in between.
-Rule 2: only what was there when it began is moved: what fails again, and comes back, is left for
-another time.
-Rule 3: what stays was not handed out, as far as the queue counts.
-Rule 4: a redrive that moves nothing says why.
+Rule 1: a message is published there and settled here in one transaction: it moves exactly once,
+whatever ends in between.
+Rule 2: only messages that existed at the beginning are moved: letters that come back after another
+failure are left for another redrive.
+Rule 3: messages that stay do not count a delivery.
+Rule 4: a redrive that moves nothing reports why.
 """
 
 from __future__ import annotations
@@ -19,61 +19,66 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.cursor import Pinned
+from millrace.client.dead_letter_headers import (
+    claimed_source,
+    is_delete,
+    returning,
+    source_of,
+)
 from millrace.client.engine import Engine
-from millrace.client.grant import Grant
 from millrace.client.lease import Lease, grant_of, seq_of
-from millrace.client.letter import claimed_source, is_delete, returning, source_of
+from millrace.client.lease_group import LeaseGroup
 from millrace.client.message import Message, make_block
 from millrace.client.reserved import is_reserved, plain_headers
 from millrace.client.shards import Shards
-from millrace.core import check, exact
+from millrace.core import plain_types, validate
 from millrace.core.answers import Outcome
+from millrace.core.commands import ApplyTransaction as Transact
 from millrace.core.commands import Part, Publish, Settle
-from millrace.core.commands import Transaction as Transact
 from millrace.core.model import Row, ShardId
-from millrace.core.route import shards_of
+from millrace.core.publishing.shard_routing import shards_of
 from millrace.errors import Full, Gone, Invalid, NotFound, Stale, Superseded, TooLarge
 
 Where = Callable[[Row], bool]
-"""Whether a message is to be moved."""
+"""Selects the messages to move."""
 
 Edit = Callable[[Message], Message]
-"""What is published instead of a message; the headers of its death are gone already. Where the
-body is another one, the headers of SQS and SNS (`aws.`) go, too."""
+"""Returns the message to publish instead; the headers about its failure are already removed. If the
+body differs, the headers of SQS and SNS (`aws.`) are removed, too."""
 
 Permit = Callable[[str, str], None]
-"""Whether messages may still be moved to a queue, by space and name; it raises where not."""
+"""Checks access to a target queue, given by space and name; raises if it is denied."""
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]
-"""Lease so many, if they are there."""
+"""Leases up to this many messages without waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveStats:
-    """How far a redrive has come."""
+    """Progress of a redrive."""
 
     total: int = 0
-    """Messages that were to be moved when it began."""
+    """Number of messages selected at the beginning."""
     moved: int = 0
     kept: int = 0
-    """Messages that were there, and are not to be moved."""
+    """Number of messages that were not selected."""
     aimless: int = 0
-    """Those of the kept that name no queue which they may go back to."""
+    """Number of these that name no queue to return to."""
     reason: str = field(default="", compare=False)
-    """Why nothing was moved, or with a dry run would be; empty: something was."""
+    """Why nothing was moved, or would be in a dry run; empty otherwise."""
 
     def __repr__(self) -> str:
-        found = f"total={self.total}, moved={self.moved}, kept={self.kept}"
-        found += f", aimless={self.aimless}" if self.aimless else ""
-        found += f", reason={self.reason!r}" if self.reason else ""
-        return f"RedriveStats({found})"
+        text = f"total={self.total}, moved={self.moved}, kept={self.kept}"
+        text += f", aimless={self.aimless}" if self.aimless else ""
+        text += f", reason={self.reason!r}" if self.reason else ""
+        return f"RedriveStats({text})"
 
 
 class Redrive:
-    """Messages on their way back; see `Queue.redrive`.
+    """A move of dead letters; see `Queue.redrive`.
 
-    Each step of the loop has looked at the queue, or has moved some. It may be left at any time:
-    what was moved is moved, everything else is where it was.
+    Each step of the iteration has read the queue, or moved some messages. It may be abandoned at
+    any time: messages that were moved stay moved, all others are where they were.
     """
 
     def __init__(
@@ -89,11 +94,11 @@ class Redrive:
         rate: float | None,
         dry_run: bool,
     ) -> None:
-        self._held: dict[Grant, BitMap64] = {}
-        """What was leased and has not been moved."""
+        self._held: dict[LeaseGroup, BitMap64] = {}
+        """Messages leased and not yet moved."""
         for name, function in (("where", where), ("edit", edit)):
             if function is not None and not callable(function):
-                raise Invalid(f"{name} is {check.shown(function)}, not a function", field=name)
+                raise Invalid(f"{name} is {validate.shown(function)}, not a function", field=name)
         self._engine = engine
         self._shards = shards
         self._fetch = fetch
@@ -102,31 +107,31 @@ class Redrive:
         self._where = where
         self._edit = edit
         self._rate = None if rate is None else _checked_rate(rate)
-        self._dry_run = check.flag(dry_run, "dry_run")
+        self._dry_run = validate.flag(dry_run, "dry_run")
         self._wanted: BitMap64 | None = None
-        """Those that are still to be moved; None before the queue was looked at."""
+        """Seqs still to be moved; None before the queue was read."""
         self._boundaries: tuple[int, ...] = ()
         self._barren = 0
-        """So many times in a row nothing was leased that had been there when it began."""
+        """Number of lease calls in a row that returned no message of the beginning."""
         self._targets: dict[tuple[str, str], Shards] = {}
         self._due = 0.0
         self._total = self._moved = self._kept = self._aimless = 0
         self._claimed: tuple[str, str] | None = None
-        """A queue of another space that a pipeline's letter names."""
+        """A queue of another space that a pipeline's dead letter names."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
         self._permit: Permit | None = None
         self._is_through = False
-        """Whether it came to its end by itself."""
+        """True if it ran to its end."""
 
     @property
     def stats(self) -> RedriveStats:
-        """How far it has come."""
+        """Progress until now."""
         counts = (self._total, self._moved, self._kept, self._aimless)
         return RedriveStats(*counts, self._reason())
 
     def _reason(self) -> str:
-        """Why nothing was moved."""
+        """Return why nothing was moved."""
         if not self._is_through or self._moved:
             return ""
         if self._total:
@@ -144,13 +149,13 @@ class Redrive:
         return "no message names the queue that it came from; name one for all, by `to`"
 
     async def run(self) -> RedriveStats:
-        """Go on to the end; returns what was done.
+        """Move all selected messages; return the statistics.
 
         Raises:
-            NotFound: a queue that messages would go to is not there; the others may be moved.
-            Full: there is no room now, or too much is in flight. What fits was moved, the others
-                are where they were. Begin again later.
-            TooLarge: what `edit` made of a message.
+            NotFound: a target queue does not exist; messages for others may have been moved.
+            Full: there is no room, or too many messages are in flight. Some messages were moved,
+                the rest are where they were; retry later.
+            TooLarge: a message returned by `edit` is too large.
         """
         async for _ in self:
             pass
@@ -160,7 +165,7 @@ class Redrive:
         return self
 
     async def __anext__(self) -> RedriveStats:
-        """The next step: first a look at the queue, then some messages at a time."""
+        """Make the next step: first read the queue, then move some messages at a time."""
         if self._is_over:
             raise StopAsyncIteration
         self._loop = asyncio.get_running_loop()
@@ -175,32 +180,32 @@ class Redrive:
             await self.close()
         except BaseException:
             self._is_over = True
-            held, self._held = self._held, {}
-            _give_back(held)
+            left, self._held = self._held, {}
+            _give_back(left)
             raise
         raise StopAsyncIteration
 
     async def close(self) -> None:
-        """Move no more, and give back what was leased."""
+        """Stop the redrive and release its leases."""
         self._is_over = True
         while self._held:
-            grant, seqs = self._held.popitem()
+            group, seqs = self._held.popitem()
             for seq in seqs:
-                grant.keepalive.drop(grant, seq)
-            command = grant.take_back(seqs, unseen=True)
+                group.keepalive.drop(group, seq)
+            command = group.take_back(seqs, unseen=True)
             if command.seqs:
-                await grant.engine.ask(grant.shard, command, Outcome)
+                await group.engine.ask(group.shard, command, Outcome)
 
     def __del__(self) -> None:
         if self._held and self._loop is not None:
-            # The loop may have ended, and its engine with it: then the leases run out.
+            # The loop may be closed, and its engine too: then the leases expire.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_give_back, self._held)
 
     # --- Steps ----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Find out what is to be moved, all at one moment."""
+        """Select the messages to move from one snapshot of the queue."""
         wanted = BitMap64()
         async with Pinned(self._engine, self._shards, limits.PIN_MS_MAX) as snapshot:
             async for row in snapshot.rows():
@@ -215,14 +220,14 @@ class Redrive:
 
     def _is_wanted(self, row: Row) -> bool:
         if self._to is None and source_of(row.headers, self._space) is None:
-            # It is no dead letter: there is no place that it came from.
+            # Not a dead letter: it names no queue to return to.
             self._aimless += 1
             self._claimed = self._claimed or claimed_source(row.headers)
             return False
         return self._where is None or bool(self._where(row))
 
     async def _step(self, wanted: BitMap64) -> bool:
-        """Move some; False if there is nothing more that could be had."""
+        """Move some messages; return False if no more can be leased."""
         if not wanted:
             return False
         await self._pause()
@@ -231,9 +236,9 @@ class Redrive:
             count = max(min(count, int(self._rate)), 1)
         leases = await self._fetch(count)
         for lease in leases:
-            grant = grant_of(lease)
-            self._held.setdefault(grant, BitMap64()).add(seq_of(lease))
-            grant.keepalive.keep(grant, seq_of(lease), self)
+            group = grant_of(lease)
+            self._held.setdefault(group, BitMap64()).add(seq_of(lease))
+            group.keepalive.keep(group, seq_of(lease), self)
         before = self._moved
         for part in _parts([lease for lease in leases if lease.seq in wanted]):
             await self._move(part, wanted)
@@ -241,7 +246,7 @@ class Redrive:
             self._due += (self._moved - before) / self._rate
         is_barren = not any(self._was_there(lease) for lease in leases)
         self._barren = self._barren + 1 if is_barren else 0
-        # The shards are served in turns: after so many, each of them was.
+        # Lease calls go round the shards: after one for each, all of them were tried.
         return bool(leases) and self._barren < len(self._shards.ids)
 
     def _was_there(self, lease: Lease) -> bool:
@@ -249,14 +254,14 @@ class Redrive:
         return seq_of(lease) <= self._boundaries[at]
 
     async def _pause(self) -> None:
-        """Wait until the rate allows for more."""
+        """Throttle to the rate."""
         now = asyncio.get_running_loop().time()
         if self._due > now:
             await asyncio.sleep(self._due - now)
         self._due = max(self._due, now)
 
     async def _move(self, leases: list[Lease], wanted: BitMap64) -> None:
-        """Publish these there and settle them here, at once."""
+        """Publish messages to their targets and settle them here, in one transaction."""
         if self._permit is not None:
             for target in {self._target(lease) for lease in leases}:
                 self._permit(*target)
@@ -267,112 +272,115 @@ class Redrive:
             block = make_block([message])
             at = int(shards_of(block, shards.route, len(shards.ids), self._engine.turn())[0])
             letters.setdefault(shards.ids[at], []).append(message)
-        held: dict[Grant, BitMap64] = {}
+        by_group: dict[LeaseGroup, BitMap64] = {}
         for lease in leases:
-            held.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
+            by_group.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
         parts: list[tuple[ShardId, Part]] = [
             (shard, Publish(make_block(messages))) for shard, messages in letters.items()
         ]
         parts += [
-            (grant.shard, Settle(grant.lease, mine, grant.history)) for grant, mine in held.items()
+            (group.shard, Settle(group.lease, group_seqs, group.history))
+            for group, group_seqs in by_group.items()
         ]
         try:
             await self._engine.transact(Transact(tuple(parts)))
         except (Stale, Gone, Superseded):
-            # One of them was taken, purged or replaced meanwhile; the others go alone.
+            # One of them was leased by others, purged or replaced: move them one by one.
             if len(leases) == 1:
                 wanted -= seqs
-                self._forget(held)
+                self._forget(by_group)
                 return
             for lease in leases:
                 await self._move([lease], wanted)
             return
         except (TooLarge, Full):
-            # No record of this log holds them all, or there is room for some of them.
+            # They do not fit into one record, or there is room for fewer: try halves.
             if len(leases) == 1:
                 raise
             half = len(leases) // 2
             await self._move(leases[:half], wanted)
             await self._move(leases[half:], wanted)
             return
-        for grant, mine in held.items():
-            grant.ended(mine)
+        for group, group_seqs in by_group.items():
+            group.ended(group_seqs)
         wanted -= seqs
         self._moved += len(leases)
-        self._forget(held)
+        self._forget(by_group)
 
     def _target(self, lease: Lease) -> tuple[str, str]:
         return self._to or source_of(lease.headers, self._space) or ("", "")
 
-    def _forget(self, ended: dict[Grant, BitMap64]) -> None:
-        """These are held no longer."""
-        for grant, seqs in ended.items():
+    def _forget(self, ended: dict[LeaseGroup, BitMap64]) -> None:
+        """Drop messages that ended from those held."""
+        for group, seqs in ended.items():
             for seq in seqs:
-                grant.keepalive.drop(grant, seq)
-            self._held[grant] -= seqs
-            if not self._held[grant]:
-                del self._held[grant]
+                group.keepalive.drop(group, seq)
+            self._held[group] -= seqs
+            if not self._held[group]:
+                del self._held[group]
 
     def _edited(self, lease: Lease) -> Message:
         body = None if is_delete(lease.headers) else lease.body
-        kept = returning(lease.headers)
-        message = Message(body, lease.key, kept)
+        headers = returning(lease.headers)
+        message = Message(body, lease.key, headers)
         if self._edit is None:
             return message
         edited = self._edit(message)
         if not isinstance(edited, Message):
-            raise Invalid(f"edit returned {check.shown(edited)}, not a Message", field="edit")
-        pairs = check.headers(edited.headers)
-        is_same = check.body_of(edited.body) == lease.body if edited.body is not None else False
-        reserved = tuple(pair for pair in kept if is_reserved(pair[0]))
+            raise Invalid(f"edit returned {validate.shown(edited)}, not a Message", field="edit")
+        pairs = validate.headers(edited.headers)
+        is_same = validate.body_of(edited.body) == lease.body if edited.body is not None else False
+        reserved = tuple(pair for pair in headers if is_reserved(pair[0]))
         if is_same and reserved == tuple(pair for pair in pairs if is_reserved(pair[0])):
             return edited
-        # Another body is not the one that was sent, or published to a topic.
+        # The reserved headers describe the original body, not this one.
         return replace(edited, headers=plain_headers(pairs))
 
     async def _find(self, target: tuple[str, str]) -> Shards:
         if target not in self._targets:
             space, name = target
-            found = await self._engine.find_queue(space, name)
-            if found is None:
+            queue_ref = await self._engine.find_queue(space, name)
+            if queue_ref is None:
                 raise NotFound(
                     f"there is no queue {name!r} in {space!r} for these messages; make it, or say "
                     "where they are to go",
                     field="to",
                 )
-            if found.shards[0] in self._shards:
+            if queue_ref.shards[0] in self._shards:
                 raise Invalid("a queue cannot be redriven to itself", field="to")
-            self._targets[target] = Shards.of(found)
+            self._targets[target] = Shards.of(queue_ref)
         return self._targets[target]
 
 
 def permit(redrive: Redrive, check: Permit) -> None:
-    """Have `check` called with space and name of each queue, each time before messages are moved to
-    it; what it raises ends the redrive, and the rest stays where it is."""
+    """Call `check` with space and name of each target queue before messages are moved to it.
+
+    An error that it raises ends the redrive; the remaining messages stay where they are.
+    """
     redrive._permit = check
 
 
-def target_of(space: str, to: object, most: int = limits.NAME_CHARS_MAX) -> tuple[str, str]:
-    """Space and name of a queue that is named as `name` or as `space/name`."""
-    text = exact.text(to)
+def target_of(space: str, to: object, limit: int = limits.NAME_CHARS_MAX) -> tuple[str, str]:
+    """Return space and name of a queue given as `name` or as `space/name`."""
+    text = plain_types.text(to)
     first, slash, rest = (text or "").partition("/")
     if text is None or not slash:
-        return space, check.name(to, "to", most)
-    return check.name(first, "to"), check.name(rest, "to", most)
+        return space, validate.name(to, "to", limit)
+    return validate.name(first, "to"), validate.name(rest, "to", limit)
 
 
 def _checked_rate(rate: object) -> float:
-    value = exact.number(rate)
+    value = plain_types.number(rate)
     if value is None or not value > 0:
-        raise Invalid(f"rate is {check.shown(rate)}, not messages per second", field="rate")
+        raise Invalid(f"rate is {validate.shown(rate)}, not messages per second", field="rate")
     if value > limits.REDRIVE_RATE_MAX:
-        most = limits.REDRIVE_RATE_MAX
-        raise TooLarge(f"rate is {check.shown(rate)}, up to {most}", field="rate", limit=most)
+        limit = limits.REDRIVE_RATE_MAX
+        raise TooLarge(f"rate is {validate.shown(rate)}, up to {limit}", field="rate", limit=limit)
     return float(value)
 
 
 def _parts(leases: list[Lease]) -> Iterator[list[Lease]]:
-    """So many at a time as one record should hold."""
+    """Split leases into parts that fit into one record each."""
     part: list[Lease] = []
     size = 0
     for lease in leases:
@@ -386,8 +394,8 @@ def _parts(leases: list[Lease]) -> Iterator[list[Lease]]:
         yield part
 
 
-def _give_back(held: dict[Grant, BitMap64]) -> None:
-    for grant, seqs in held.items():
+def _give_back(held: dict[LeaseGroup, BitMap64]) -> None:
+    for group, seqs in held.items():
         for seq in seqs:
-            grant.keepalive.drop(grant, seq)
-        grant.give_back(seqs)
+            group.keepalive.drop(group, seq)
+        group.give_back(seqs)

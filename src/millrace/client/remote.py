@@ -1,9 +1,9 @@
-"""An engine in another process, over a line.
+"""The engine of another process, called over a transport, with retries after a lost connection.
 
-Rule 1: a call that may be repeated is, for some time, when the line is lost: whoever opens the
-folder next, or the server when it is back, answers it.
-Rule 2: any other one that was sent and not answered is UNKNOWN, and says so.
-Rule 3: what was handed out to a call that was cancelled is given back, however late its answer.
+Rule 1: a retryable call is repeated for some time after the connection was lost: the next owner of
+the folder, or the server when it is back, answers it.
+Rule 2: the outcome of any other call that was sent and not answered is UNKNOWN, and reported so.
+Rule 3: leases and pins granted to a cancelled call are released, however late its answer.
 """
 
 from __future__ import annotations
@@ -24,85 +24,98 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.backup import Backup
-from millrace.client.health import Health
-from millrace.client.line import Answered, Begun, Line, Lost
+from millrace.client.engine import PendingCommand, Resubmit
+from millrace.client.maintenance_results import Backup, Health, Repaired
 from millrace.client.reading import read_in_steps
-from millrace.client.repaired import Repaired
-from millrace.client.repeats import may_repeat
-from millrace.client.submitting import Again, Asked
-from millrace.client.written import Written
-from millrace.core import exact
-from millrace.core.across_commands import LeasedAcross
-from millrace.core.answers import Leased, QueueRef
-from millrace.core.commands import Command, Transaction
-from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
-from millrace.core.receipt import Proved, Receipt, read, write
+from millrace.client.receipt_cache import ReceiptCache
+from millrace.core import plain_types
+from millrace.core.answers import Leased, QueueRef, ShardLeases
+from millrace.core.cells import Cell, Kind, SubscriptionCell, TopicCell
+from millrace.core.commands import ApplyTransaction, Command
+from millrace.core.format.receipt import (
+    Proved,
+    Receipt,
+    read,
+    write,
+)
+from millrace.core.model import (
+    History,
+    LeaseId,
+    Row,
+    ShardId,
+)
 from millrace.core.session_commands import Claim
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
-from millrace.engine.forward_waiters import Fates
-from millrace.engine.request import undo_of
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import Reader, ShardMeta
+from millrace.engine.command_request import undo_commands
+from millrace.engine.forward_waiters import ForwardOutcomes
 from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
-from millrace.meter import Gauges
+from millrace.instruments import Gauges
 from millrace.rpc import calls
 from millrace.rpc.calls import (
-    Ask,
     Call,
-    Named,
-    Speak,
-    Tell,
+    Heartbeat,
+    Notify,
+    ShardName,
+    Submit,
+)
+from millrace.rpc.retryable import is_retryable
+from millrace.rpc.transport import (
+    CallResult,
+    ConnectionLost,
+    PendingCall,
+    Transport,
 )
 
 if TYPE_CHECKING:
-    from millrace.maintenance.backup import Told
+    from millrace.maintenance.backup import ProgressCallback
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")
 
 _BESIDE_BYTES_MAX = limits.HEADER_BYTES_MAX + limits.KEY_BYTES_MAX
-_KIND_NAMES = {kind: name for name, kind in calls.CELL_KINDS.items()}
+_KIND_NAMES = {kind: name for name, kind in calls.READABLE_CELL_KINDS.items()}
 
 
 class RemoteEngine:
-    """The engine of whoever has the folder open, or of a server."""
+    """The engine of the process that owns a folder, or of a server."""
 
     def __init__(self, patience: float = limits.WIRE_PATIENCE_SECONDS) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.patience = patience
-        """For how long a call that may be repeated is."""
-        self._line: Line = cast("Line", None)
+        """Retry timeout of retryable calls, in seconds."""
+        self._transport: Transport = cast("Transport", None)
         self._closed = False
         self._turns = count(int.from_bytes(os.urandom(4)))
-        self._ahead: dict[tuple[ShardId, int], list[Row]] = {}
-        """Messages that came with the answer of a lease call, by the first one's seq."""
-        self._written = Written()
-        self.care = RemoteCare(self)
+        self._rows_ahead: dict[tuple[ShardId, int], list[Row]] = {}
+        """Messages that came with the answer of a lease call, by the seq of the first one."""
+        self._receipts = ReceiptCache()
+        self.maintenance = RemoteMaintenance(self)
         self.telemetry: Telemetry | None = None
-        self.is_far = True
+        self.is_remote = True
 
-    def use(self, line: Line) -> None:
-        """Have calls carried by this line."""
-        self._line = line
+    def use(self, transport: Transport) -> None:
+        """Set the transport for calls."""
+        self._transport = transport
 
     @property
     def where(self) -> str:
-        return self._line.where
+        return self._transport.where
 
     @property
     def is_here(self) -> bool:
-        """Whether paths of files mean the same to that engine."""
-        return self._line.is_here
+        """True if the engine is on this machine, so that file paths mean the same to it."""
+        return self._transport.is_here
 
     # --- The line -------------------------------------------------------------------------------
 
-    async def call(self, call: Call, *, repeat: bool = True) -> Answered:
-        """Have a call made, again where it may be and the line was lost.
+    async def call(self, call: Call, *, repeat: bool = True) -> CallResult:
+        """Make a call, and repeat it after a lost connection if that is safe (`repeat`).
 
         Raises:
-            Closed: nobody answers, or this was closed; nothing was accepted.
-            Unknown: it was sent, and nobody knows what became of it.
+            Closed: the engine is unreachable, or this was closed; nothing was accepted.
+            Unknown: the call was sent, and its outcome is unknown.
         """
         if asyncio.get_running_loop() is not self._loop:
             raise Invalid(
@@ -114,25 +127,25 @@ class RemoteEngine:
         while True:
             self._check_open()
             try:
-                return await self._line.call(call)
-            except Lost as lost:
+                return await self._transport.call(call)
+            except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
-                error = _unknown(self.where) if was_sent else _unheard(self.where, lost)
+                error = _unknown(self.where) if was_sent else _unreachable(self.where, lost)
                 if (lost.sent and not repeat) or lost.lasts or self._loop.time() + pause > deadline:
                     raise error from lost
             except Closed as closed:
-                # Whoever had it ends. Another may come.
+                # The owner is shutting down; another one may take over.
                 if self._closed or self._loop.time() + pause > deadline:
                     raise _unknown(self.where) if was_sent else closed from None
             await asyncio.sleep(pause)
             pause = min(2 * pause, limits.WIRE_PAUSE_SECONDS_MAX)
 
-    def late(self, call: Call, answered: Answered) -> None:
-        """The answer to a call that nobody waits for any more."""
-        if isinstance(call, Ask):
+    def late(self, call: Call, answered: CallResult) -> None:
+        """Release leases and pins granted to a call whose caller has gone."""
+        if isinstance(call, Submit):
             history = _history_of(answered.value)
-            for shard, undo in undo_of(call.shard, call.command, answered.value, history):
-                self._line.tell(Tell(shard, undo))
+            for shard, undo in undo_commands(call.shard, call.command, answered.value, history):
+                self._transport.tell(Notify(shard, undo))
 
     async def _value(self, call: Call, kind: type[T]) -> T:
         return cast("T", (await self.call(call)).value)
@@ -140,60 +153,60 @@ class RemoteEngine:
     # --- Commands -------------------------------------------------------------------------------
 
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
-        answered = await self.call(Ask(shard, wait_ms, command), repeat=may_repeat(command))
+        answered = await self.call(Submit(shard, wait_ms, command), repeat=is_retryable(command))
         return cast("T", self._value_of(shard, answered))
 
-    def _value_of(self, shard: ShardId, answered: Answered) -> object:
-        """The answer of a command; rows that came with it are kept for whoever asks for them."""
+    def _value_of(self, shard: ShardId, answered: CallResult) -> object:
+        """Return the answer of a command; rows that came with it are kept for `rows_in_memory`."""
         if answered.rows:
-            if len(self._ahead) >= limits.WIRE_ROWS_AHEAD_MAX:
-                del self._ahead[next(iter(self._ahead))]
-            self._ahead[shard, answered.rows[0].seq] = answered.rows
+            if len(self._rows_ahead) >= limits.WIRE_ROWS_AHEAD_MAX:
+                del self._rows_ahead[next(iter(self._rows_ahead))]
+            self._rows_ahead[shard, answered.rows[0].seq] = answered.rows
         return answered.value
 
-    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Asked:
+    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> PendingCommand:
         self._check_open()
-        begun = self._line.begin(Ask(shard, wait_ms, command))
+        begun = self._transport.begin(Submit(shard, wait_ms, command))
         if begun is None:
             raise Closed(f"{self.where} cannot be asked at once")
-        return cast("Asked", begun)
+        return cast("PendingCommand", begun)
 
-    def then(self, asked: Asked, tell: Callable[[object], None]) -> None:
-        cast("Begun", asked).then(tell)
+    def then(self, asked: PendingCommand, tell: Callable[[object], None]) -> None:
+        cast("PendingCall", asked).then(tell)
 
-    def heard(self, asked: Asked) -> object:
-        begun = cast("Begun", asked)
-        call = cast("Ask", begun.call)
+    def heard(self, asked: PendingCommand) -> object:
+        begun = cast("PendingCall", asked)
+        call = cast("Submit", begun.call)
         try:
             return self._value_of(call.shard, begun.result())
         except Closed as error:
-            # Whoever had it ends. Another may come.
-            raise Again from error
-        except Lost as lost:
-            if lost.sent and not may_repeat(call.command):
+            # The owner is shutting down; another one may take over.
+            raise Resubmit from error
+        except ConnectionLost as lost:
+            if lost.sent and not is_retryable(call.command):
                 raise _unknown(self.where) from lost
-            raise Again from lost
+            raise Resubmit from lost
 
-    def take_back(self, asked: Asked) -> None:
-        cast("Begun", asked).give_up()
+    def take_back(self, asked: PendingCommand) -> None:
+        cast("PendingCall", asked).give_up()
 
-    def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+    def rows_in_memory(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         if not seqs:
             return []
-        found = self._ahead.pop((shard, seqs.min()), None) if self._ahead else None
-        if found is None or len(found) != len(seqs) or found[-1].seq != seqs.max():
+        rows = self._rows_ahead.pop((shard, seqs.min()), None) if self._rows_ahead else None
+        if rows is None or len(rows) != len(seqs) or rows[-1].seq != seqs.max():
             return None
-        return found if len(found) == 1 else _fitting(found, size)
+        return rows if len(rows) == 1 else _fitting(rows, size)
 
     def tell(self, shard: ShardId, command: Command) -> None:
         self._check_open()
-        self._line.tell(Tell(shard, command))
+        self._transport.tell(Notify(shard, command))
 
-    def speak(self, shard: ShardId, claim: Claim) -> None:
+    def heartbeat(self, shard: ShardId, claim: Claim) -> None:
         self._check_open()
-        self._line.tell(Speak(shard, claim))
+        self._transport.tell(Heartbeat(shard, claim))
 
-    async def transact(self, command: Transaction) -> tuple[object, ...]:
+    async def transact(self, command: ApplyTransaction) -> tuple[object, ...]:
         if not command.parts:
             return ()
         return await self.ask(command.parts[0][0], command, tuple)
@@ -208,9 +221,9 @@ class RemoteEngine:
         lease: int | None = None,
         history: bytes = b"",
     ) -> list[Row]:
-        found = self.rows_at_hand(shard, seqs, size)
-        if found is not None:
-            return found
+        rows = self.rows_in_memory(shard, seqs, size)
+        if rows is not None:
+            return rows
         if len(seqs) > limits.ROWS_READ_STEP:
             return await read_in_steps(
                 lambda part, room: self.rows(shard, part, max(room, 1), lease, history), seqs, size
@@ -224,7 +237,7 @@ class RemoteEngine:
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        found = self.batches(shard, after, upto, reader)
+        source = self.batches(shard, after, upto, reader)
         if threading.get_ident() == self._thread:
             raise Invalid(
                 "an Arrow reader of another process's rows would stop the event loop, which has "
@@ -232,7 +245,7 @@ class RemoteEngine:
                 field="loop",
             )
         while True:
-            step = anext(found, None)
+            step = anext(source, None)
             answer = asyncio.run_coroutine_threadsafe(_await(step), self._loop)
             try:
                 batch = answer.result(limits.READ_SECONDS_MAX)
@@ -260,16 +273,16 @@ class RemoteEngine:
             self._check_open()
             call = calls.ReadBatches(shard, after, upto, reader.pin, reader.retain)
             try:
-                async with aclosing(self._line.batches(call)) as batches:
+                async with aclosing(self._transport.batches(call)) as batches:
                     async for batch in batches:
                         yield batch
-                        # After a lost line it goes on from here: the pin still holds.
+                        # Resume here after a lost connection: the pin still holds.
                         after = batch.column("seq")[-1].as_py()
                         deadline = self._loop.time() + self.patience
                 return
-            except Lost as lost:
+            except ConnectionLost as lost:
                 if lost.lasts or self._loop.time() + pause > deadline:
-                    raise _unheard(self.where, lost) from lost
+                    raise _unreachable(self.where, lost) from lost
             except Closed:
                 if self._closed or self._loop.time() + pause > deadline:
                     raise
@@ -311,11 +324,11 @@ class RemoteEngine:
     async def topic_cell(self, shard: ShardId) -> TopicCell:
         return await self._value(calls.ReadTopic(shard), TopicCell)
 
-    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
-        return await self._value(calls.Arrive(shard, first, count), dict)
+    async def arrived(self, shard: ShardId, first: int, count: int) -> ForwardOutcomes:
+        return await self._value(calls.AwaitForwarding(shard, first, count), dict)
 
     async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
-        return await self._value(calls.ListTrouble(shard), dict)
+        return await self._value(calls.ListForwardErrors(shard), dict)
 
     async def spec(self, shard: ShardId) -> QueueSpec:
         return await self._value(calls.ReadSpec(shard), QueueSpec)
@@ -326,11 +339,11 @@ class RemoteEngine:
     async def seq_at(self, shard: ShardId, time_ms: int) -> int:
         return await self._value(calls.FindSeq(shard, time_ms), int)
 
-    async def name_of(self, shard: ShardId) -> Named | None:
-        return cast("Named | None", (await self.call(calls.FindName(shard))).value)
+    async def name_of(self, shard: ShardId) -> ShardName | None:
+        return cast("ShardName | None", (await self.call(calls.FindName(shard))).value)
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self._line.ahead_ms()
+        return time.time_ns() // 1_000_000 + self._transport.clock_ahead_ms()
 
     # --- Receipts -------------------------------------------------------------------------------
 
@@ -343,16 +356,16 @@ class RemoteEngine:
     def sealed(
         self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
     ) -> list[str]:
-        return self._written.write(shard, lease, proved, seqs)
+        return self._receipts.write(shard, lease, proved, seqs)
 
     def unseal(self, text: str) -> Receipt:
-        known = self._written.take(text)
-        if known is not None:
-            return known
-        plain = exact.text(text)
+        receipt = self._receipts.take(text)
+        if receipt is not None:
+            return receipt
+        plain = plain_types.text(text)
         if plain is None:
             raise Forged("a receipt is text", field="receipt")
-        # Whether the proof holds is judged by the engine that is asked.
+        # The proof is verified by the engine.
         (shard, history, seq, number), proof = read(plain)
         return Receipt(shard, history, seq, LeaseId(Proved.of(number, history, proof)))
 
@@ -376,31 +389,31 @@ class RemoteEngine:
 
     async def close(self) -> None:
         self._closed = True
-        await self._line.close()
+        await self._transport.close()
 
 
-class RemoteCare:
-    """Care of the data of an engine in another process."""
+class RemoteMaintenance:
+    """Maintenance of an engine in another process."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
 
-    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
-        """See `Millrace.backup`. The folder is one of the machine that the engine runs on, which is
-        asked now and then how far it is."""
+    async def backup(self, into: Path, told: ProgressCallback, *, follow: bool) -> Backup:
+        """See `Millrace.backup`. The folder is on the engine's machine; progress is polled."""
         call = calls.BackUp(_place(into, is_here=self._engine.is_here), follow)
-        asking = asyncio.ensure_future(self._tell(told))
+        polling = asyncio.ensure_future(self._tell(told))
         try:
-            made = cast("calls.BackupFacts", (await self._engine.call(call, repeat=False)).value)
+            facts = cast("calls.BackupFacts", (await self._engine.call(call, repeat=False)).value)
         finally:
-            asking.cancel()
-            await asyncio.wait([asking])
-        path, first, last, time_ms, size = made
+            polling.cancel()
+            await asyncio.wait([polling])
+        path, first, last, time_ms, size = facts
         told(size, size)
         return Backup(Path(path), first, last, datetime.fromtimestamp(time_ms / 1000, UTC), size)
 
-    async def _tell(self, told: Told) -> None:
-        """Tell how far a backup is, until this is cancelled; whoever makes it tells what fails."""
+    async def _tell(self, told: ProgressCallback) -> None:
+        """Report the progress of a backup until cancelled; errors are reported by the backup
+        itself."""
         with suppress(MillraceError):
             while True:
                 await asyncio.sleep(limits.BACKUP_TOLD_SECONDS)
@@ -409,9 +422,9 @@ class RemoteCare:
                     told(copied, total)
 
     async def backing_up(self) -> tuple[int, int]:
-        """See `Care.backing_up`."""
-        found = (await self._engine.call(calls.ReadBackup())).value
-        return cast("tuple[int, int]", found)
+        """See `Maintenance.backing_up`."""
+        progress = (await self._engine.call(calls.ReadBackup())).value
+        return cast("tuple[int, int]", progress)
 
     async def unfollow(self) -> bool:
         """See `Millrace.unfollow`."""
@@ -419,30 +432,30 @@ class RemoteCare:
 
     async def health(self) -> Health:
         """See `Millrace.health`."""
-        found = (await self._engine.call(calls.ReadHealth())).value
+        fields = (await self._engine.call(calls.ReadHealth())).value
         return Health(
-            *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", found)
+            *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", fields)
         )
 
     async def repair(
         self, shards: Sequence[ShardId], export: Path | None, *, drop: bool
     ) -> Repaired:
-        """See `Millrace.repair`. The folder is one of the machine that the engine runs on."""
-        place = "" if export is None else _place(export, is_here=self._engine.is_here)
-        call = calls.Repair(tuple(shards), place, drop)
-        found = (await self._engine.call(call, repeat=False)).value
-        return Repaired(*cast("tuple[int, int, int, bool]", found))
+        """See `Millrace.repair`. The export folder is on the engine's machine."""
+        folder = "" if export is None else _place(export, is_here=self._engine.is_here)
+        call = calls.Repair(tuple(shards), folder, drop)
+        fields = (await self._engine.call(call, repeat=False)).value
+        return Repaired(*cast("tuple[int, int, int, bool]", fields))
 
     async def gauges(self) -> Gauges:
-        """Counted where the engine is."""
+        """Return the counters of the remote engine."""
         return cast("Gauges", (await self._engine.call(calls.ReadGauges())).value)
 
     def keep_room(self, shards: Iterable[ShardId]) -> None:
-        """Nothing: whoever serves the engine has told it which shards those are."""
+        """Do nothing: the server of the engine has configured it there."""
 
 
 def _place(path: Path, *, is_here: bool) -> str:
-    """The whole path, as the other side must be told it."""
+    """Return the absolute path of a folder, as the other side needs it."""
     if not is_here and not path.is_absolute():
         raise Invalid(
             f"{path} is a place on this machine; name the whole path of one on the server's",
@@ -457,8 +470,8 @@ def _proved(number: int) -> Proved:
     return number
 
 
-def _unheard(where: str, lost: Lost) -> MillraceError:
-    """Nothing was asked: because nobody answers, or because of what somebody has to change."""
+def _unreachable(where: str, lost: ConnectionLost) -> MillraceError:
+    """Return the error for a call that was not sent, with a hint."""
     if lost.lasts:
         return Invalid(lost.why, field="url")
     hint = "does a server run there?" if "://" in where else "is its engine open?"
@@ -473,8 +486,8 @@ def _unknown(where: str) -> Unknown:
 
 
 def _history_of(answer: object) -> bytes:
-    """The history of what an answer has handed out."""
-    if isinstance(answer, LeasedAcross):
+    """Return the history of the leases in an answer; empty if it has none."""
+    if isinstance(answer, ShardLeases):
         return _history_of(answer.parts[0][1]) if answer.parts else b""
     if isinstance(answer, Leased) and isinstance(answer.lease, Proved):
         return answer.lease.history
@@ -482,8 +495,8 @@ def _history_of(answer: object) -> bytes:
 
 
 def _fitting(rows: list[Row], size: int) -> list[Row]:
-    """As many as fit, and the first in any case."""
-    # Mostly all do, as can be seen without a look at each header.
+    """Return the first rows that fit into `size` bytes, and at least one."""
+    # Usually all fit, which an upper bound for headers shows without reading them.
     if sum([len(row.body or b"") for row in rows]) + len(rows) * _BESIDE_BYTES_MAX <= size:
         return rows
     for at, row in enumerate(rows):

@@ -1,16 +1,16 @@
-"""Names of headers and notes that the server alone writes.
+"""Names of headers and notes that only the server may write.
 
-The server acts on them, tells them as its own and signs some of them: which topic a message came
-from, who sent it, in which queue it became a dead letter. A client that could write them would
-speak in the name of others.
+The server acts on them, reports them as its own and signs some of them: the topic and sender of a
+message, or the queue in which it became a dead letter. A client that wrote them could impersonate
+others.
 
 Rule 1: every API over a network or a socket refuses them, in messages and in notes. A front end
-calls `check_headers`, `check_names` or `check_notes` on what a client names; commands of other
+calls `check_headers`, `check_names` or `check_notes` on a client's input; commands of other
 processes go through `check_command`.
 Rule 2: programs that copy messages drop them (`plain_headers`, `plain_column`): the copy is a
 message of their own.
 Rule 3: the server moves messages with these headers, and a client may have a message moved whole
-(`server/moved.py`).
+(`server/rpc/moved_messages.py`).
 """
 
 from __future__ import annotations
@@ -23,42 +23,41 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core import check
-from millrace.core.block import SCHEMA, VALUE, Block
-from millrace.core.bury import PREFIX as DEAD_PREFIX
-from millrace.core.carry import DELAY, PRIORITY, TTL
-from millrace.core.column import Array, Column
+from millrace.core import validate
 from millrace.core.commands import (
+    ApplyTransaction,
     Command,
     Configure,
     CreateQueue,
     Publish,
+    Replace,
     SpecPart,
     Stage,
-    Transaction,
 )
-from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.leased_commands import Replace
-from millrace.core.model import Headers, Message
+from millrace.core.format.block import SCHEMA, VALUE, Block
+from millrace.core.format.column import Array, Column
+from millrace.core.model import GROUP_HEADER, Headers, NewMessage
+from millrace.core.publishing.life_headers import DELAY, PRIORITY, TTL
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     Subscribe,
 )
+from millrace.core.transfer.dead_letter import PREFIX as DEAD_PREFIX
 from millrace.errors import Invalid
 
 SERVICES = "aws."
-"""Before the names of headers and notes that the services of AWS keep."""
+"""Prefix of headers and notes of the AWS APIs."""
 
 PREFIXES = (SERVICES, DEAD_PREFIX)
-"""Headers whose names begin so are written by the server alone."""
+"""Prefixes of headers that only the server writes."""
 
 NOTE_PREFIXES = (*PREFIXES, "raw:", "subscription:", "guest-raw:", "guest-subscription:")
-"""Notes whose names begin so, too."""
+"""Prefixes of notes that only the server writes."""
 
 SECRET_NOTE = f"{SERVICES}token"
-"""A note of subscriptions that versions before have made: by which an endpoint confirms."""
+"""Note of subscriptions made by earlier versions: the token with which an endpoint confirms."""
 
 PARAMETERS = {
     GROUP_HEADER: "group",
@@ -66,8 +65,8 @@ PARAMETERS = {
     DELAY: "delay",
     TTL: "ttl",
 }
-"""Headers that stand for a parameter of a publish: APIs where headers are named take the parameter
-alone, so that it is checked and has one meaning."""
+"""Headers that stand for a parameter of a publish. APIs with named headers accept the parameter
+only, so that it is validated and has one meaning."""
 
 _HEADERS = SCHEMA.field("headers").type
 
@@ -75,42 +74,42 @@ _MARKS = tuple(prefix.encode() for prefix in PREFIXES)
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a client may not name a header so."""
+    """Return True if clients may not use this header name."""
     return name.startswith(PREFIXES)
 
 
 def plain_headers(headers: Headers) -> Headers:
-    """Return the headers that a copy of a message may have."""
+    """Return the headers without reserved ones, for a copy of a message."""
     if not any(name.startswith(PREFIXES) for name, _ in headers):
         return headers
     return tuple(pair for pair in headers if not pair[0].startswith(PREFIXES))
 
 
 def successor_headers(headers: Headers) -> Headers:
-    """Return the headers that the successor of a message has by itself: what services of AWS know
-    of a message goes with its body, and how it became a dead letter stays."""
+    """Return the headers that a successor inherits: without those of the AWS APIs, which describe
+    the old body, but with those of dead letters."""
     if not any(name.startswith(SERVICES) for name, _ in headers):
         return headers
     return tuple(pair for pair in headers if not pair[0].startswith(SERVICES))
 
 
 def refused(name: str) -> Invalid:
-    """Return the error about a header that a client has named."""
+    """Return the error for a header name that a client used."""
     parameter = PARAMETERS.get(name)
     if parameter is not None:
         return Invalid(
-            f"header {check.shown(name)} stands for {parameter!r}; give {parameter!r} instead",
+            f"header {validate.shown(name)} stands for {parameter!r}; give {parameter!r} instead",
             field="headers",
         )
     return Invalid(
-        f"header {check.shown(name)}: the server alone writes headers that begin with "
+        f"header {validate.shown(name)}: the server alone writes headers that begin with "
         f"{' or '.join(map(repr, PREFIXES))}; leave it out, also of a copy",
         field="headers",
     )
 
 
 def check_headers(names: Iterable[str]) -> None:
-    """Refuse headers that a client may not name, those of parameters too.
+    """Refuse header names that clients may not use, including those of parameters.
 
     Raises:
         Invalid: the error names the header.
@@ -121,7 +120,7 @@ def check_headers(names: Iterable[str]) -> None:
 
 
 def check_notes(notes: Mapping[str, str] | Iterable[tuple[str, str]] | None) -> None:
-    """Refuse notes that a client may not name.
+    """Refuse note names that clients may not use.
 
     Raises:
         Invalid: the error names the note.
@@ -129,7 +128,7 @@ def check_notes(notes: Mapping[str, str] | Iterable[tuple[str, str]] | None) -> 
     for name in dict(notes or ()):
         if name.startswith(NOTE_PREFIXES):
             raise Invalid(
-                f"note {check.shown(name)}: the server alone writes notes that begin with "
+                f"note {validate.shown(name)}: the server alone writes notes that begin with "
                 f"{', '.join(map(repr, NOTE_PREFIXES))}; leave it out",
                 field="notes",
             )
@@ -141,11 +140,10 @@ Flags = npt.NDArray[np.bool_]
 
 
 def check_names(names: Array) -> None:
-    """Refuse names of headers that a client may not use, those of parameters too.
+    """Refuse header names that clients may not use, including those of parameters.
 
-    `names` are the names as they are stored, one after the other. Columns are sent in several
-    layouts, so they are converted first: a second reader of the layouts could differ from the one
-    that stores.
+    `names` is a column in the stored layout. Columns arrive in several layouts and are converted
+    before, so that the check and the store cannot read them differently.
 
     Raises:
         Invalid: the error names the first of them.
@@ -159,8 +157,7 @@ def check_names(names: Array) -> None:
 
 
 def plain_column(column: Array) -> Array:
-    """Return a column of headers, of the type that is stored, without those that a copy of a
-    message may not have.
+    """Return a column of headers, in the stored layout, without reserved ones.
 
     Raises:
         TypeError: the column is of another type.
@@ -178,7 +175,7 @@ def plain_column(column: Array) -> Array:
     left = np.bincount(of_rows[~flags], minlength=len(lists))
     offsets = pa.array(np.concatenate([[0], np.cumsum(left)]), pa.int32())
     plain = items.filter(pa.array(~flags))
-    # A row without headers has an empty list then, which means the same.
+    # Rows without headers become empty lists, which mean the same.
     return cast("Array", pa.ListArray.from_arrays(offsets, plain).cast(column.type))
 
 
@@ -190,20 +187,20 @@ def _reserved(names: Array) -> Flags:
 
 
 def _first(names: Array, flags: Flags) -> str | None:
-    """The first name that is flagged."""
+    """Return the first flagged name."""
     if not flags.any():
         return None
-    found = bytes(names.slice(int(np.argmax(flags)), 1).cast(VALUE)[0].as_py())
-    # Names of Arrow columns are checked to be text after this.
-    return found.decode(errors="replace")
+    name = bytes(names.slice(int(np.argmax(flags)), 1).cast(VALUE)[0].as_py())
+    # Only later are names of Arrow columns checked to be UTF-8.
+    return name.decode(errors="replace")
 
 
 def flagged_in(block: Block) -> Flags | None:
-    """Return which headers of a block a client may not name, in their order; None: none of them."""
+    """Return flags of the headers of a block that clients may not use, or None."""
     names = block.header_names
     if names is None:
         return None
-    # Most blocks have none of these letters in a row; to look for them costs little.
+    # Fast path: most blocks do not contain the bytes of a prefix anywhere.
     data = bytes(names.data)
     if not any(mark in data for mark in _MARKS):
         return None
@@ -218,10 +215,11 @@ def _names(column: Column) -> Array:
 # --- Commands ------------------------------------------------------------------------------------
 
 
-def reserved_name(rows: Block | tuple[Message, ...]) -> str | None:
-    """Return the first name of a header in these messages that a client may not use.
+def reserved_name(rows: Block | tuple[NewMessage, ...]) -> str | None:
+    """Return the first header name in these messages that clients may not use, or None.
 
-    No objects are made of a block's messages: it may have millions of headers.
+    Blocks are searched as columns, without an object per message: they may have millions of
+    headers.
     """
     if not isinstance(rows, Block):
         return next(
@@ -233,8 +231,8 @@ def reserved_name(rows: Block | tuple[Message, ...]) -> str | None:
     return _first(_names(rows.header_names), flags)
 
 
-def check_messages(rows: Block | tuple[Message, ...]) -> None:
-    """Refuse messages with headers that a client may not name.
+def check_messages(rows: Block | tuple[NewMessage, ...]) -> None:
+    """Refuse messages with headers that clients may not use.
 
     Raises:
         Invalid: the error names the header.
@@ -245,10 +243,11 @@ def check_messages(rows: Block | tuple[Message, ...]) -> None:
 
 
 def needs_proof(command: Command) -> bool:
-    """Return whether a command has reserved headers that may be those of a message it ends."""
+    """Return True if a command has reserved headers, allowed only if copied from a message it
+    ends."""
     if isinstance(command, Replace):
         return reserved_name((command.message,)) is not None
-    if not isinstance(command, Transaction):
+    if not isinstance(command, ApplyTransaction):
         return False
     return any(
         isinstance(part, Publish) and reserved_name(part.rows) is not None
@@ -259,8 +258,7 @@ def needs_proof(command: Command) -> bool:
 def check_command(command: Command) -> None:
     """Refuse a command of another process that writes reserved headers or notes.
 
-    Not so of the parts of a transaction and of `Replace`, which may move a message: see
-    `needs_proof`.
+    Transactions and `Replace` are exempt here, since they may move a message: see `needs_proof`.
 
     Raises:
         Invalid: the error names the header or the note.

@@ -1,4 +1,4 @@
-"""The settings of a queue, as a program names them."""
+"""Settings of a queue as programs give them, and their validation."""
 
 from __future__ import annotations
 
@@ -7,139 +7,153 @@ from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from millrace import limits
-from millrace.core import bounds, check, exact, rate, retain
+from millrace.core import (
+    bounds,
+    plain_types,
+    token_bucket,
+    validate,
+)
 from millrace.core.commands import SpecPart
-from millrace.core.group_cells import BLOCKINGS, Blocking
-from millrace.core.partition_cells import DELIVERIES, Delivery
-from millrace.core.spec import Overflow
+from millrace.core.retention import log_retention
+from millrace.core.spec import BLOCKINGS, DELIVERIES, Blocking, Delivery, Overflow
 from millrace.errors import Invalid
 
 
 class QueueSettings(TypedDict, total=False):
-    """What may be said about a queue. None, as what is left out, says nothing."""
+    """Settings of a queue. A setting that is None or missing is left as it is."""
 
     keyed: bool | None
-    """Publishing under a key replaces the key's older revision. Fixed when the queue is made."""
+    """Publishing under a key replaces the key's older revision. Fixed at creation."""
     retention: str | None
-    """"work": settled messages go; "log": they stay."""
+    """"work": settled messages are removed; "log": they stay."""
     keep_deletes: float | None
-    """How many seconds a deleted key stays readable as a delete, so that followers learn of it."""
+    """Retention of deletes in seconds: a deleted key stays readable as a delete, so that followers
+    learn of it."""
     retry_min: float | None
-    """A message that failed n times is left alone for n times so many seconds; 0: not at all."""
+    """Backoff in seconds: a message that failed n times is delivered again after n times this; 0:
+    at once."""
     retry_max: float | None
-    """But for no more than so many seconds; 0: without a bound."""
+    """Maximum backoff in seconds; 0: no maximum."""
     max_failures: int | None
-    """A message that failed so often is a dead letter; 0: never."""
+    """Failures after which a message becomes a dead letter; 0: never."""
     max_deliveries: int | None
-    """A message that was handed out so often is a dead letter unless it is settled; 0: never."""
+    """Deliveries after which a message becomes a dead letter unless it is settled; 0: never."""
     dead_letter: str | None
-    """The queue of the same space that takes dead letters; "": none, they are dropped."""
+    """Queue of the same space that receives dead letters; "": none, they are dropped."""
     delay: float | None
-    """So many seconds after it was published nobody gets a message that names no other delay."""
+    """Seconds between publishing and delivery, for messages without a delay of their own."""
     dedup: float | None
-    """How many seconds a de-duplication id is remembered; 0: messages may have none."""
+    """Retention of de-duplication ids in seconds; 0: messages may have none."""
     dedup_by_body: bool | None
-    """A message without an id has that of its body: the same body again is a repeat."""
+    """Messages without an id are de-duplicated by their body: the same body again is a repeat."""
     ttl: float | None
-    """A message that is not settled within so many seconds expires; 0: never. Not of logs."""
+    """Seconds after which a message expires unless it is settled; 0: never. Not for logs."""
     dead_letter_expired: bool | None
-    """What expires goes to the dead-letter queue."""
+    """Messages that expire go to the dead-letter queue."""
     keep: float | None
-    """Under "log": messages that are older than so many seconds expire; 0: never."""
+    """With retention "log": seconds after which messages expire; 0: never."""
     keep_bytes: int | None
-    """Under "log", without keys: the oldest expire while the others have so many bytes; 0: never.
-    A mebibyte more may stay, or a part in 512."""
+    """With retention "log", without keys: the oldest messages expire while the rest have at least
+    this many bytes; 0: never. A mebibyte more may stay, or one part in 512."""
     keep_messages: int | None
-    """Under "log", without keys: the oldest expire beyond so many; 0: never."""
+    """With retention "log", without keys: number of messages beyond which the oldest expire; 0:
+    never."""
     retain_max: float | None
-    """A retaining cursor that is behind and has not moved for so many seconds is dropped; 0: for
-    seven days."""
+    """Seconds without progress after which a retaining cursor that lags behind is dropped; 0: seven
+    days."""
     retain_max_bytes: int | None
-    """A retaining cursor that holds back messages of more bytes is dropped; 0: of 256 GiB."""
+    """Bytes of messages beyond which a retaining cursor that holds them back is dropped; 0: 256
+    GiB."""
     pin_max_bytes: int | None
-    """A snapshot that keeps messages of more bytes, which have ended otherwise, is dropped; 0: of
-    256 GiB."""
+    """Bytes of messages beyond which a snapshot is dropped that holds them back after they ended;
+    0: 256 GiB."""
     compressed: str | None
-    """"zstd" or "lz4": how messages that stay, and large publishes, are compressed from now on;
-    "none": not at all."""
+    """"zstd" or "lz4": compression of messages that stay, and of large publishes, from now on;
+    "none": no compression."""
     order: str | None
-    """Who waits for whom: "none", "strict", "group" or "fair". Fixed when the queue is
-    made, but that "none" may become "fair" while little is there."""
+    """Which messages wait for which: "none", "strict", "group" or "fair". Fixed at creation, except
+    that "none" may become "fair" while the queue has few messages."""
     group_in_flight: int | None
-    """Of a group so many messages are handed out and not ended, at most; 0: any number."""
+    """Maximum number of messages of a group in flight; 0: no maximum."""
     rate: float | None
-    """So many messages a second are handed out, on average; 0: without a bound."""
+    """Maximum average rate of deliveries, in messages per second; 0: no maximum."""
     rate_burst: int | None
-    """And so many at once, after a pause; unless it is named, as many as in a second."""
+    """Number of messages delivered at once after a pause; default: those of one second."""
     group_rate: float | None
-    """As `rate`, of each group."""
+    """As `rate`, for each group."""
     group_burst: int | None
-    """As `rate_burst`, of each group."""
+    """As `rate_burst`, for each group."""
     delivery: str | None
-    """"messages"; "partitions": messages have random ids, and a lease call is given some of one
-    slice of them, which it locks. Fixed when the queue is made."""
+    """"messages"; or "partitions": messages have random ids, and a lease call takes messages of one
+    partition (a slice of the ids), which it locks. Fixed at creation."""
     partitions_min: int | None
     partitions_max: int | None
-    """Between these the number of partitions follows the load; from 1 to 10 unless named."""
+    """The number of partitions follows the load between `partitions_min` and this; default 1 to
+    10."""
     partition_age: float | None
-    """Partitions that were not needed for so many seconds go; five days unless it is named."""
+    """Seconds after which unused partitions are removed; default five days."""
     max_messages: int | None
-    """Under "work": so many messages are there at most, in flight and delayed ones too; 0: any
-    number. Of each shard, where there are several."""
+    """With retention "work": maximum number of messages, delayed ones and those in flight included;
+    0: no maximum. Applies to each shard."""
     max_bytes: int | None
-    """Under "work": so many bytes they have at most, by their mean size; 0: without a bound."""
+    """With retention "work": maximum bytes of messages, computed from their mean size; 0: no
+    maximum."""
     overflow: str | None
-    """What becomes of a publish beyond the maximum: "refuse" it (`Full`), or "drop" the oldest
-    messages that wait, which are dead letters then."""
+    """Handling of a publish beyond the maximum: "refuse" it (`Full`), or "drop" the oldest waiting
+    messages, which become dead letters."""
     notes: Mapping[str, str] | None
-    """Small texts by their names, which are kept with the queue for whoever has a use for them.
-    Those that are named are put, one with an empty text goes, and the others stay."""
+    """Short texts by name, stored with the queue for any use. Names given here are set, or removed
+    if the text is empty; other notes stay."""
     max_in_flight: int | None
-    """So many messages are with workers at most: handed out, and neither ended nor ready again; 0:
-    as many as can be. Of each shard, where there are several."""
+    """Maximum number of messages in flight: delivered, and neither ended nor ready again; 0: no
+    maximum. Applies to each shard."""
     group_blocking: str | None
-    """With order "group", what a message in flight keeps back. "lease" (the default): its whole
-    group, until all that was delivered of it has ended or is visible again. "message": what comes
-    after it in its group, as in FIFO queues of SQS."""
+    """With order "group": what a message in flight blocks. "lease" (default): its whole group,
+    until all delivered messages of it have ended or are visible again. "message": the later
+    messages of its group, as in FIFO queues of SQS."""
     message_bytes_max: int | None
-    """A subscription that SNS made forwards no larger message to the queue, by its body and headers
-    (those that the server writes aside): it is a dead letter of the subscription. 0: without a
-    bound. What is published to the queue itself is not bounded by it."""
+    """Maximum size of messages that an SNS subscription forwards to the queue, in bytes of body and
+    headers (not counting headers that the server adds): larger ones become dead letters of the
+    subscription. 0: no maximum. Publishing to the queue itself is not limited by it."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
-    """The settings that a program names, checked."""
+    """Validate the settings that a program gives.
+
+    Raises:
+        Invalid, TooLarge: a setting does not exist, or has an invalid value.
+    """
     given: dict[str, Any] = dict(settings)
     unknown = [name for name in given if name not in QueueSettings.__annotations__]
     if unknown:
-        known = list(QueueSettings.__annotations__)
-        near = get_close_matches(unknown[0], known, n=1)
-        way = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        names = list(QueueSettings.__annotations__)
+        near = get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         raise Invalid(
-            f"{check.shown(unknown[0])} is no setting of a queue; {way}", field=unknown[0]
+            f"{validate.shown(unknown[0])} is no setting of a queue; {hint}", field=unknown[0]
         )
 
-    def millis(name: str, most_ms: int) -> int | None:
+    def millis(name: str, limit_ms: int) -> int | None:
         value = given.get(name)
-        return None if value is None else check.millis(value, name, most_ms, least_ms=0)
+        return None if value is None else validate.millis(value, name, limit_ms, least_ms=0)
 
-    def number(name: str, most: int = limits.ATTEMPTS_MAX) -> int | None:
+    def number(name: str, limit: int = limits.ATTEMPTS_MAX) -> int | None:
         value = given.get(name)
         if value is None:
             return None
-        return 0 if exact.whole(value) == 0 else check.count(value, name, most)
+        return 0 if plain_types.whole(value) == 0 else validate.count(value, name, limit)
 
     def flag(name: str) -> bool | None:
         value = given.get(name)
-        return None if value is None else check.flag(value, name)
+        return None if value is None else validate.flag(value, name)
 
     letters = given.get("dead_letter")
     if letters is not None:
-        is_none = exact.text(letters) == ""
-        letters = "" if is_none else f"{space}/{check.name(letters, 'dead_letter')}"
+        is_none = plain_types.text(letters) == ""
+        letters = "" if is_none else f"{space}/{validate.name(letters, 'dead_letter')}"
     return SpecPart(
         flag("keyed"),
-        check.retention(given.get("retention")),
+        validate.retention(given.get("retention")),
         millis("keep_deletes", limits.KEEP_DELETES_MS_MAX),
         millis("retry_min", limits.DELAY_MS_MAX),
         millis("retry_max", limits.DELAY_MS_MAX),
@@ -149,16 +163,16 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         millis("delay", limits.DELAY_MS_MAX),
         millis("dedup", bounds.DEDUP_MS_MAX),
         flag("dedup_by_body"),
-        millis("keep", retain.KEEP_MS_MAX),
-        number("keep_bytes", retain.RETENTION_BYTES_MAX),
-        number("keep_messages", retain.RETENTION_MESSAGES_MAX),
+        millis("keep", log_retention.KEEP_MS_MAX),
+        number("keep_bytes", log_retention.RETENTION_BYTES_MAX),
+        number("keep_messages", log_retention.RETENTION_MESSAGES_MAX),
         millis("retain_max", limits.CURSOR_RETAIN_MS_MAX),
-        number("retain_max_bytes", retain.RETENTION_BYTES_MAX),
-        number("pin_max_bytes", retain.RETENTION_BYTES_MAX),
-        check.compressed(given.get("compressed")),
+        number("retain_max_bytes", log_retention.RETENTION_BYTES_MAX),
+        number("pin_max_bytes", log_retention.RETENTION_BYTES_MAX),
+        validate.compressed(given.get("compressed")),
         millis("ttl", bounds.TTL_MS_MAX),
         flag("dead_letter_expired"),
-        check.order(given.get("order")),
+        validate.order(given.get("order")),
         number("group_in_flight"),
         *_rate("rate", "rate_burst", given),
         *_rate("group_rate", "group_burst", given),
@@ -166,10 +180,10 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("partitions_min", bounds.PARTITIONS_MAX),
         number("partitions_max", bounds.PARTITIONS_MAX),
         millis("partition_age", bounds.PARTITION_AGE_MS_MAX),
-        number("max_messages", retain.RETENTION_MESSAGES_MAX),
-        number("max_bytes", retain.RETENTION_BYTES_MAX),
+        number("max_messages", log_retention.RETENTION_MESSAGES_MAX),
+        number("max_bytes", log_retention.RETENTION_BYTES_MAX),
         _overflow(given.get("overflow")),
-        None if given.get("notes") is None else check.notes(given["notes"]),
+        None if given.get("notes") is None else validate.notes(given["notes"]),
         number("max_in_flight", limits.IN_FLIGHT_MAX),
         _blocking(given.get("group_blocking")),
         number("message_bytes_max", limits.BODY_BYTES_MAX),
@@ -180,44 +194,47 @@ def _overflow(value: object) -> Overflow | None:
     if value is None:
         return None
     overflows: dict[str, Overflow] = {"refuse": "refuse", "drop": "drop"}
-    found = overflows.get(exact.text(value) or "")
-    if found is None:
-        raise Invalid(f"overflow is {check.shown(value)}, not 'refuse' or 'drop'", field="overflow")
-    return found
+    overflow = overflows.get(plain_types.text(value) or "")
+    if overflow is None:
+        raise Invalid(
+            f"overflow is {validate.shown(value)}, not 'refuse' or 'drop'", field="overflow"
+        )
+    return overflow
 
 
 def _blocking(value: object) -> Blocking | None:
-    """How messages in flight block their group, or None where that is not named."""
+    """Validate `group_blocking`; None if it is not given."""
     if value is None:
         return None
-    text = exact.text(value)
-    for known in BLOCKINGS:
-        if text == known:
-            return known
+    text = plain_types.text(value)
+    for blocking in BLOCKINGS:
+        if text == blocking:
+            return blocking
     raise Invalid(
-        f"group_blocking is {check.shown(value)}, not 'lease' or 'message'", field="group_blocking"
+        f"group_blocking is {validate.shown(value)}, not 'lease' or 'message'",
+        field="group_blocking",
     )
 
 
 def _rate(name: str, burst: str, given: Mapping[str, object]) -> tuple[int | None, int | None]:
-    """Microseconds per message, and how many at once."""
-    rate_us = most = None
+    """Return the interval between messages in microseconds, and the burst."""
+    rate_us = burst_limit = None
     if given.get(name) is not None:
-        rate_us = check.rate_us(given[name], name)
-        most = max(1_000_000 // rate_us, 1) if rate_us else 0
+        rate_us = validate.rate_us(given[name], name)
+        burst_limit = max(1_000_000 // rate_us, 1) if rate_us else 0
     if given.get(burst) is not None:
-        most = check.count(given[burst], burst, rate.BURST_MAX)
-    return rate_us, most
+        burst_limit = validate.count(given[burst], burst, token_bucket.BURST_MAX)
+    return rate_us, burst_limit
 
 
 def _delivery(value: object) -> Delivery | None:
-    """What a lease call takes, or None where that is not named."""
+    """Validate `delivery`; None if it is not given."""
     if value is None:
         return None
-    text = exact.text(value)
-    for known in DELIVERIES:
-        if text == known:
-            return known
+    text = plain_types.text(value)
+    for delivery in DELIVERIES:
+        if text == delivery:
+            return delivery
     raise Invalid(
-        f"delivery is {check.shown(value)}, not {' or '.join(DELIVERIES)}", field="delivery"
+        f"delivery is {validate.shown(value)}, not {' or '.join(DELIVERIES)}", field="delivery"
     )

@@ -1,8 +1,8 @@
-"""The shards of a queue, as its clients see them: where messages go, and what they are called.
+"""The shards of a queue as clients see them: routing of messages, and places (shard and seq).
 
-Rule 1: what a program is told of a message names its shard, too: its place. In a queue with one
-shard that is its seq.
-Rule 2: what is asked of a queue with several shards is one transaction over all of them.
+Rule 1: a message is identified to programs by its place, which names its shard, too. In a queue
+with one shard it is the seq.
+Rule 2: an operation on all of several shards is one transaction over them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,44 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
-from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
 from millrace.client.message import refused_row, seqs_of
-from millrace.core import check
-from millrace.core.answers import Explanation, Published, QueueRef
-from millrace.core.block import SCHEMA, Block
-from millrace.core.check_rows import in_row
-from millrace.core.commands import Part, Publish, Stage, Transaction
-from millrace.core.message_id import id_of
-from millrace.core.model import Message, Row, Seq, ShardId
-from millrace.core.place import Place, Route
-from millrace.core.route import ranks, shard_of, shards_of, split, split_ids, split_runs, turn_of
+from millrace.client.trace_headers import message_count, with_headers
+from millrace.core import validate
+from millrace.core.answers import Explanation, PublishResult, QueueRef
+from millrace.core.commands import (
+    ApplyTransaction,
+    Part,
+    Publish,
+    Stage,
+)
+from millrace.core.format.block import SCHEMA, Block
+from millrace.core.format.message_id import id_of
+from millrace.core.model import (
+    NewMessage,
+    Place,
+    Route,
+    Row,
+    Seq,
+    ShardId,
+)
+from millrace.core.publishing.shard_routing import (
+    ranks,
+    shard_of,
+    shards_of,
+    split,
+    split_ids,
+    split_runs,
+    turn_of,
+)
+from millrace.core.publishing.validate_rows import in_row
 from millrace.errors import Invalid
 
 T = TypeVar("T")
 
 
 class Shards:
-    """Where a queue is."""
+    """Shards of a queue, and the route of messages to them."""
 
     __slots__ = ("_number", "first", "ids", "is_one", "key", "label", "route")
 
@@ -42,25 +61,26 @@ class Shards:
         self.ids = ids
         self.route = route
         self.key = key
-        """What its messages' ids are made with; 0: they have none."""
+        """Key for deriving message ids; 0: messages have no ids."""
         self.label = label
-        """What the queue is called, where that is known."""
+        """Name of the queue for messages and metrics, if known."""
         self._number = {shard: at for at, shard in enumerate(ids)}
         self.first = ids[0]
-        """The queue's first shard, which is the only one of most queues."""
+        """First shard of the queue, which is the only one of most queues."""
         self.is_one = len(ids) == 1
-        """Whether there is no other."""
+        """True if there is a single shard."""
 
     @classmethod
     def of(cls, ref: QueueRef, label: str = "") -> Shards:
+        """Return the shards of a queue reference."""
         return cls(ref.shards, ref.route, ref.ids, label)
 
     def only(self, what: str, field: str, way: str) -> ShardId:
-        """The queue's only shard, for something that cannot be done over several; `way` is what
-        else can be.
+        """Return the only shard, for operations (`what`) that do not support several; `way` is the
+        alternative.
 
         Raises:
-            Invalid: there are others.
+            Invalid: there are several.
         """
         if not self.is_one:
             raise Invalid(
@@ -74,11 +94,11 @@ class Shards:
     def __contains__(self, shard: ShardId) -> bool:
         return shard in self._number
 
-    def check_stays(self, shard: ShardId, message: Message) -> None:
-        """The message belongs to this shard.
+    def check_stays(self, shard: ShardId, message: NewMessage) -> None:
+        """Check that a message is routed to this shard.
 
         Raises:
-            Invalid: it does not.
+            Invalid: it belongs to another one.
         """
         here = self._number[shard]
         if shard_of(message, self.route, len(self.ids), here) != here:
@@ -88,21 +108,21 @@ class Shards:
             )
 
     def number(self, shard: ShardId) -> int:
-        """Which one of the queue's shards it is, from 0."""
+        """Return the index of a shard within the queue, from 0."""
         return self._number[shard]
 
     def place(self, shard: ShardId, seq: int) -> int:
-        """What a message is called."""
+        """Return the place of a message: its seq, combined with the shard if there are several."""
         return seq if self.is_one else Place.of(self._number[shard], seq)
 
-    def names(self, answer: Published) -> Sequence[int]:
-        """What the messages of a publish to the only shard are called: by their ids, if they have
-        such; empty where that is forgotten."""
+    def names(self, answer: PublishResult) -> Sequence[int]:
+        """Return the ids of messages published to the only shard, or their seqs if they have no
+        ids; empty if they are no longer known."""
         seqs = seqs_of(answer)
         return [id_of(self.key, seq) for seq in seqs] if self.key else seqs
 
     def placed(self, shard: ShardId, rows: list[Row]) -> list[Row]:
-        """Rows of a shard, by their places."""
+        """Return rows of a shard with places instead of seqs."""
         if self.is_one:
             return rows
         at = self._number[shard]
@@ -111,12 +131,13 @@ class Shards:
         ]
 
     def numbered(self, shard: ShardId, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of a shard as Arrow: the column `shard` counts those of the queue, from 0."""
+        """Return rows of a shard as Arrow, with the shard's index within the queue in the column
+        `shard`."""
         column = pa.repeat(pa.scalar(self._number[shard], pa.uint64()), batch.num_rows)
         return pa.RecordBatch.from_arrays([column, *batch.columns[1:]], schema=SCHEMA)
 
     def explained(self, shard: ShardId, answer: Explanation) -> Explanation:
-        """Where a message of a shard stands, by its place."""
+        """Return the explanation of a message with places instead of seqs."""
         if self.is_one:
             return answer
         newer = answer.superseded_by
@@ -127,35 +148,36 @@ class Shards:
         )
 
     def find(self, place: object, field: str, *, least: int = 1) -> tuple[ShardId, Seq]:
-        """The shard and the seq of a place.
+        """Return the shard and the seq of a place.
 
         Raises:
-            Invalid: it is no place in the queue.
+            Invalid: it is not a place in the queue.
         """
-        number = check.seq(place, field, least=0 if not self.is_one else least)
+        number = validate.seq(place, field, least=0 if not self.is_one else least)
         if self.is_one:
             return self.first, Seq(number)
-        found = Place(number)
-        if found.shard >= len(self.ids) or found.seq < least:
+        parsed = Place(number)
+        if parsed.shard >= len(self.ids) or parsed.seq < least:
             raise Invalid(
-                f"{field} is {check.shown(place)}, which is no place in {len(self.ids)} shards",
+                f"{field} is {validate.shown(place)}, which is no place in {len(self.ids)} shards",
                 field=field,
             )
-        return self.ids[found.shard], Seq(found.seq)
+        return self.ids[parsed.shard], Seq(parsed.seq)
 
 
 async def ask_all(
     engine: Engine, shards: Shards, make: Callable[[ShardId], Part], kind: type[T]
 ) -> list[T]:
-    """Ask every shard of a queue, all or nothing; the answers are of the type `kind`."""
+    """Send a command to every shard of a queue, atomically; return the answers, of the type
+    `kind`."""
     if shards.is_one:
         return [await engine.ask(shards.first, make(shards.first), kind)]
     parts = tuple((shard, make(shard)) for shard in shards.ids)
-    return cast("list[T]", list(await engine.transact(Transaction(parts))))
+    return cast("list[T]", list(await engine.transact(ApplyTransaction(parts))))
 
 
 async def peek_across(engine: Engine, shards: Shards, after: object, count: int) -> list[Row]:
-    """The first visible messages after a place, shard by shard."""
+    """Return the first visible messages after a place, shard by shard."""
     shard, seq = shards.find(after, "after", least=0)
     rows: list[Row] = []
     for at in shards.ids[shards.number(shard) :]:
@@ -169,9 +191,10 @@ async def peek_across(engine: Engine, shards: Shards, after: object, count: int)
 
 
 class Scatter:
-    """A publish to a queue with several shards: its parts, and what they were answered.
+    """A publish to a queue with several shards: its parts, and the places from their answers.
 
-    With a number, all shards take note of it: whatever a repeat holds, none of them takes it twice.
+    With a producer number, all shards record it: none of them accepts a repeat, whatever rows that
+    has.
     """
 
     def __init__(self, shards: Shards, command: Publish, turn: int) -> None:
@@ -199,14 +222,14 @@ class Scatter:
         ]
 
     def places(self, answers: Sequence[object]) -> Sequence[int]:
-        """Where the messages are, in their order; empty where that is forgotten."""
-        found = [answer for answer in answers if isinstance(answer, Published)]
-        if any(answer.first is None for answer in found):
+        """Return the places of the messages in their order; empty if they are no longer known."""
+        published = [answer for answer in answers if isinstance(answer, PublishResult)]
+        if any(answer.first is None for answer in published):
             return []
-        seqs = dict(zip(self._asked, map(seqs_of, found), strict=True))
+        seqs = dict(zip(self._asked, map(seqs_of, published), strict=True))
         if any(len(seqs[at]) != self._rows[at] for at in seqs):
-            # A repeat that holds other messages than the first one did: those are named.
-            return places_of(self._shards, [self._shards.ids[at] for at in seqs], found)
+            # A repeat with other messages than the first call: return the first call's.
+            return places_of(self._shards, [self._shards.ids[at] for at in seqs], published)
         rank = ranks(self._where, len(self._rows))
         return [
             Place.of(shard, seqs[shard][at])
@@ -215,9 +238,9 @@ class Scatter:
 
 
 def places_of(
-    shards: Shards, asked: Sequence[ShardId], answers: Sequence[Published]
+    shards: Shards, asked: Sequence[ShardId], answers: Sequence[PublishResult]
 ) -> Sequence[int]:
-    """Where rows were published, shard by shard; empty where that is forgotten."""
+    """Return the places of published rows, shard by shard; empty if they are no longer known."""
     if shards.is_one:
         return shards.names(answers[0])
     if any(answer.first is None for answer in answers):
@@ -230,12 +253,12 @@ def places_of(
 
 
 async def publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
-    """Publish to a queue, all or nothing; returns the places of the messages."""
+    """Publish to a queue atomically; return the places of the messages."""
     if engine.telemetry is None:
         return await _publish_across(engine, shards, command)
-    count = count_of(command)
+    count = message_count(command)
     with engine.telemetry.sending(shards.label, count) as step:
-        carried = carrying(command, engine.telemetry.carried())
+        carried = with_headers(command, engine.telemetry.carried())
         places = await _publish_across(engine, shards, carried)
         if count is None and places:
             step.set("messaging.message.id", str(places[0]))
@@ -245,9 +268,9 @@ async def publish_across(engine: Engine, shards: Shards, command: Publish) -> Se
 async def _publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
     try:
         if shards.is_one:
-            return shards.names(await engine.ask(shards.first, command, Published))
+            return shards.names(await engine.ask(shards.first, command, PublishResult))
         scatter = Scatter(shards, command, engine.turn())
-        return scatter.places(await engine.transact(Transaction(tuple(scatter.parts))))
+        return scatter.places(await engine.transact(ApplyTransaction(tuple(scatter.parts))))
     except Invalid as error:
         at = refused_row(command, error)
         if at is None:
@@ -256,12 +279,12 @@ async def _publish_across(engine: Engine, shards: Shards, command: Publish) -> S
 
 
 async def stage_across(engine: Engine, shards: Shards, command: Stage) -> int:
-    """Stage rows on a queue; returns the stage's rows so far."""
+    """Stage rows on a queue; return the number of rows in the stage."""
     try:
         if shards.is_one:
             return await engine.ask(shards.first, command, int)
         parts = stage_parts(shards, command, engine.turn())
-        return sum(cast("tuple[int, ...]", await engine.transact(Transaction(tuple(parts)))))
+        return sum(cast("tuple[int, ...]", await engine.transact(ApplyTransaction(tuple(parts)))))
     except Invalid as error:
         at = refused_row(command, error)
         if at is None:
@@ -269,8 +292,8 @@ async def stage_across(engine: Engine, shards: Shards, command: Stage) -> int:
         raise in_row(at, error) from error
 
 
-class Placing:
-    """A part of a transaction, as it is asked of the shards of its queue."""
+class ShardedPart:
+    """A part of a transaction, expanded to the shards of its queue."""
 
     def __init__(self, shards: Shards | ShardId, part: Part, turn: Callable[[], int]) -> None:
         self._shards = shards
@@ -287,19 +310,20 @@ class Placing:
             self.parts = [(shard, part) for shard in shards.ids]
 
     def answer(self, answers: list[object]) -> object:
-        """Of a publish, where the messages are; of anything else, what was answered."""
+        """Return the places of published messages, or the answer of any other part."""
         if not isinstance(self._shards, Shards):
             return answers[0]
         if self._scatter is not None:
             return self._scatter.places(answers)
-        found = [answer for answer in answers if isinstance(answer, Published)]
+        published = [answer for answer in answers if isinstance(answer, PublishResult)]
         if self._shards.is_one:
-            return self._shards.names(found[0])
-        return places_of(self._shards, self._shards.ids, found)
+            return self._shards.names(published[0])
+        return places_of(self._shards, self._shards.ids, published)
 
 
 def stage_parts(shards: Shards, command: Stage, turn: int) -> list[tuple[ShardId, Part]]:
-    """Rows that are staged: the stage is begun on every shard, so that all of them know it."""
+    """Return the parts that stage rows; they create the stage on every shard, so that all know
+    it."""
     count = len(shards.ids)
     where = shards_of(command.rows, shards.route, count, turn)
     blocks = split(command.rows, where, count)
@@ -312,5 +336,5 @@ def stage_parts(shards: Shards, command: Stage, turn: int) -> list[tuple[ShardId
 
 
 def label(space: str, name: str) -> str:
-    """What a queue or topic is called: its name, with its space if that is not the usual one."""
+    """Return the display name of a queue or topic: with its space unless that is "default"."""
     return name if space == "default" else f"{space}/{name}"

@@ -1,4 +1,4 @@
-"""Stopping on the signals by which people and service managers end a program."""
+"""Graceful stop on the signals SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from typing import Protocol
 from millrace.errors import Invalid
 
 
-class Stop(Protocol):
-    """Asks for the end; it may be called at any moment, in the middle of anything."""
+class StopCallback(Protocol):
+    """Requests a stop; may be called at any moment, even from a signal handler."""
 
     def __call__(self, *, at_once: bool = False) -> None: ...
 
 
 @contextmanager
-def stopping_on_signals(stop: Stop) -> Iterator[None]:
-    """SIGINT and SIGTERM stop; the second one at once. What was set before is set again after.
+def stopping_on_signals(stop: StopCallback) -> Iterator[None]:
+    """Call `stop` on SIGINT and SIGTERM, the second time with `at_once`; restore the handlers
+    after.
 
     Raises:
-        Invalid: this is not the main thread, which alone can take signals.
+        Invalid: this is not the main thread; only that can receive signals.
     """
     at_once = False
 
-    def take(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal at_once
         stop(at_once=at_once)
         at_once = True
 
     try:
-        before = {each: signal.signal(each, take) for each in (signal.SIGINT, signal.SIGTERM)}
+        previous = {
+            signum: signal.signal(signum, on_signal) for signum in (signal.SIGINT, signal.SIGTERM)
+        }
     except ValueError as error:
         raise Invalid("signals can be taken by the main thread only", field="signals") from error
     try:
         yield
     finally:
-        for each, old in before.items():
-            signal.signal(each, signal.SIG_DFL if old is None else old)
+        for signum, handler in previous.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""A topic, as a program uses it."""
+"""`Topic`: publish to subscribed queues, and manage subscriptions and their filters."""
 
 from __future__ import annotations
 
@@ -9,106 +9,109 @@ from typing import Literal
 import msgspec
 
 from millrace import limits
-from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
 from millrace.client.message import Body, Rows, publish_one, publish_rows, refused_row, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.client.shards import label
-from millrace.core import carry, check, filters
-from millrace.core.answers import Published
-from millrace.core.check_rows import in_row
+from millrace.client.trace_headers import message_count, with_headers
+from millrace.core import validate
+from millrace.core.answers import PublishResult
+from millrace.core.cells import SubscriptionCell, TopicCell
 from millrace.core.commands import ProducerMode, Publish
 from millrace.core.model import CATALOG, ShardId
-from millrace.core.notes import Most
-from millrace.core.topic import deleted
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.notes import NotesLimit
+from millrace.core.publishing import life_headers
+from millrace.core.publishing.validate_rows import in_row
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
     DeleteTopic,
     Subscribe,
-    Subscribed,
+    SubscribeResult,
     Unsubscribe,
 )
+from millrace.core.topics import filters
+from millrace.core.topics.topic import deleted
 from millrace.errors import Forged, Invalid, MillraceError, NotFound
 
 FilterLike = Mapping[str, object]
-"""Headers and their tests; see `Topic.subscribe`."""
+"""Headers and the tests of their values; see `Topic.subscribe`."""
 
 Fate = int | Literal["filtered", "forwarded", "later", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was published to a topic."""
+    """Result of publishing a message to a topic."""
 
     seq: int | None
-    """Its seq in the topic; None where that is forgotten."""
+    """Seq of the message in the topic; None if it is no longer known."""
     queues: dict[str, Fate]
     """With `until_arrived`: for each subscription the message's seq in the queue, or "filtered", or
-    "forwarded" (it is there, where is not known any more), or "later" (the engine was closed
-    first), or "gone" (the subscription ended)."""
+    "forwarded" (it arrived, its seq is no longer known), or "later" (the engine was closed before),
+    or "gone" (the subscription ended)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentMany:
-    """Messages that were published to a topic."""
+    """Result of publishing several messages to a topic."""
 
     seqs: Sequence[int]
-    """Their seqs in the topic; empty where that is forgotten."""
+    """Seqs of the messages in the topic; empty if they are no longer known."""
     queues: dict[str, list[Fate]]
-    """With `until_arrived`: for each subscription what became of each message; see `Sent`."""
+    """With `until_arrived`: for each subscription the result for each message; see `Sent`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a topic forwards to a queue, and how far it has come."""
+    """A subscription of a queue to a topic, and its progress."""
 
     name: str
     queue: str
     """As space/name."""
     filter: dict[str, object]
     forwarded: int
-    """Messages that are in the queue."""
+    """Number of messages forwarded to the queue."""
     filtered: int
-    """Messages that did not pass the filter."""
+    """Number of messages that did not match the filter."""
     lag: int
-    """Messages that are still to be forwarded."""
+    """Number of messages still to be forwarded."""
     lag_seconds: float
-    """For how long the oldest of them has waited."""
+    """Age of the oldest of these, in seconds."""
     trouble: str
-    """Why the queue did not take the last ones; empty if it did."""
+    """Reason why the queue refused the last messages; empty if it did not."""
     notes: dict[str, str]
-    """What is kept with it."""
+    """Short texts stored with it."""
     dead_lettered: int = 0
-    """Messages that are dead letters, because there was no queue, or because they were larger than
-    its `message_bytes_max`. Without a queue a subscription of SNS goes on, and any other ends."""
+    """Number of messages that became dead letters, because the queue did not exist or they exceeded
+    its `message_bytes_max`. Without a queue an SNS subscription continues; any other ends."""
     dropped: int = 0
-    """Messages that were dropped then, because there was no queue of dead letters."""
+    """Number of messages dropped instead, for want of a dead-letter queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as it is now."""
+    """Current state of a topic."""
 
     space: str
     name: str
     published: int
     lag: int
-    """Messages that wait for the slowest subscription."""
+    """Number of messages that wait for the slowest subscription."""
     max_lag: int
-    """So many wait at most; then the topic refuses what is published."""
+    """Maximum of `lag`; beyond it the topic refuses publishes."""
     subscriptions: list[Subscription]
     notes: dict[str, str]
-    """What is kept with it."""
+    """Short texts stored with it."""
 
 
 class Topic:
-    """A named topic: what is published reaches every queue that is subscribed at that moment.
+    """A named topic: each message is forwarded to all queues subscribed at the moment of
+    publishing.
 
-    A publish is committed once, in the topic; then it is forwarded to each queue, exactly once and
-    in the topic's order, whatever crashes in between. A queue that refuses keeps no other one from
-    its messages. All calls raise `NotFound` once the topic was deleted.
+    A publish is committed once, in the topic; then it is forwarded to each queue exactly once and
+    in the topic's order, whatever crashes in between. A queue that refuses messages does not delay
+    the others. All calls raise `NotFound` after the topic was deleted.
     """
 
     def __init__(self, engine: Engine, space: str, name: str, shard: ShardId) -> None:
@@ -119,12 +122,12 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """The topic's name within its space."""
+        """Name of the topic within its space."""
         return self._name
 
     @property
     def space(self) -> str:
-        """The space that the topic is in."""
+        """Space of the topic."""
         return self._space
 
     def __repr__(self) -> str:
@@ -137,7 +140,7 @@ class Topic:
         body: Body,
         *,
         key: bytes | str | None = None,
-        headers: check.HeadersLike | None = None,
+        headers: validate.HeadersLike | None = None,
         group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
@@ -148,22 +151,21 @@ class Topic:
         mode: ProducerMode = "dense",
         until_arrived: bool = False,
     ) -> Sent:
-        """Publish a message to every queue that is subscribed now.
+        """Publish a message to all queues that are subscribed now.
 
-        Returns once it can no longer be lost; with `until_arrived`, once every queue has it, and
-        with where it is.
-        Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl` hold in the
-        queues, times from now on; a message that is known by its `dedup` id is not forwarded
-        again. Without any subscription the message is dropped.
+        Returns once the message is durable; with `until_arrived`, once every queue has it, with its
+        seq in each. The arguments are those of `Queue.publish`: `priority`, `delay` and `ttl` apply
+        in the queues, with times from now on; a repeat of a `dedup` id is not forwarded again.
+        Without subscriptions the message is dropped.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
-            OutOfOrder: a dense producer's number is above the expected one.
-            Full: too many messages wait for a subscription that gets nowhere, which the error
-                names; or the log or the disk has no room.
+            Invalid, TooLarge: an argument is not valid; nothing was published.
+            OutOfOrder: the number of a dense producer is above the expected one.
+            Full: too many messages wait for a stalled subscription, which the error names; or the
+                log or the disk is full.
         """
-        message = check.message(body, key, headers, group)
-        numbered = check.numbered(producer, number, mode, None)
+        message = validate.message(body, key, headers, group)
+        numbered = validate.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
         answer, queues = await self._publish(command, until_arrived=until_arrived)
         return Sent(answer.first, {name: fates[0] for name, fates in queues.items()})
@@ -181,38 +183,38 @@ class Topic:
         after: int | None = None,
         until_arrived: bool = False,
     ) -> SentMany:
-        """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
-        numbered = check.numbered(producer, number, mode, after)
+        """Publish messages atomically; see `publish`, and `Queue.publish_many` for `rows`."""
+        numbered = validate.numbered(producer, number, mode, after)
         command = publish_rows(rows, numbered, priority, delay, ttl)
         answer, queues = await self._publish(command, until_arrived=until_arrived)
         return SentMany(seqs_of(answer), queues)
 
     async def _publish(
         self, command: Publish, *, until_arrived: bool
-    ) -> tuple[Published, dict[str, list[Fate]]]:
-        until_arrived = check.flag(until_arrived, "until_arrived")
+    ) -> tuple[PublishResult, dict[str, list[Fate]]]:
+        until_arrived = validate.flag(until_arrived, "until_arrived")
         answer = await self._ask(command)
         if not until_arrived or answer.first is None or not answer.count:
             return answer, {}
         if not answer.seqs:
             return answer, await self._engine.arrived(self._shard, answer.first, answer.count)
-        # Repeats by their ids are where the first ones are.
+        # Repeats of de-duplication ids have the seqs of the first ones.
         queues: dict[str, list[Fate]] = {}
         for seq in answer.seqs:
             for name, fates in (await self._engine.arrived(self._shard, seq, 1)).items():
                 queues.setdefault(name, []).extend(fates)
         return answer, queues
 
-    async def _ask(self, command: Publish) -> Published:
+    async def _ask(self, command: Publish) -> PublishResult:
         telemetry = self._engine.telemetry
         if telemetry is None:
             return await self._ask_plain(command)
-        with telemetry.sending(label(self._space, self._name), count_of(command)):
-            return await self._ask_plain(carrying(command, telemetry.carried()))
+        with telemetry.sending(label(self._space, self._name), message_count(command)):
+            return await self._ask_plain(with_headers(command, telemetry.carried()))
 
-    async def _ask_plain(self, command: Publish) -> Published:
+    async def _ask_plain(self, command: Publish) -> PublishResult:
         try:
-            return await self._engine.ask(self._shard, carry.pack(command), Published)
+            return await self._engine.ask(self._shard, life_headers.pack(command), PublishResult)
         except NotFound as error:
             raise deleted() from error
         except Invalid as error:
@@ -231,36 +233,37 @@ class Topic:
         name: str | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> bool:
-        """Have what is published from now on forwarded to a queue; False if it is so already.
+        """Subscribe a queue to messages published from now on; return False if it was subscribed
+        already.
 
-        `queue` is a queue, or the name of one in the topic's space. `name` tells subscriptions
-        apart; without it they are called as their queues are. The subscription ends with its queue.
+        `queue` is a queue, or the name of one in the topic's space. `name` identifies the
+        subscription; by default it is the queue's name. The subscription ends with its queue.
 
-        `filter` maps headers to what their values may be: a text or a number, True, False or None,
-        `{"prefix": ...}`, `{"suffix": ...}`, `{"equals-ignore-case": ...}`,
-        `{"wildcard": "a*b"}`, `{"numeric": [">=", 5, "<", 10]}`, `{"cidr": "10.0.0.0/8"}`,
-        `{"exists": True}`, `{"anything-but": [...]}`, or a list of these, of which one must hold.
-        Every header that is named must pass. `"$body"` maps fields of a body of JSON to lists of
-        such tests, or to the fields within; of the mappings in a list under `"$or"` one must pass.
+        `filter` maps headers to accepted values: a text or a number, True, False or None,
+        `{"prefix": ...}`, `{"suffix": ...}`, `{"equals-ignore-case": ...}`, `{"wildcard": "a*b"}`,
+        `{"numeric": [">=", 5, "<", 10]}`, `{"cidr": "10.0.0.0/8"}`, `{"exists": True}`,
+        `{"anything-but": [...]}`, or a list of these, where one match suffices. All headers
+        named must match. `"$body"` maps fields of a JSON body to lists of such tests, or to nested
+        fields; `"$or"` has a list of mappings, where one match suffices.
 
-        `notes` are small texts by their names, which are kept with the subscription.
+        `notes` are short texts by name, stored with the subscription.
 
         Raises:
-            NotFound: there is no such queue.
-            Exists: the name is in use for another queue, filter or notes;
-                `configure_subscription` changes the latter two.
-            Invalid, TooLarge: the name, the filter or the notes; the error says where.
+            NotFound: the queue does not exist.
+            Exists: the name is in use for another queue, filter or notes; `configure_subscription`
+                changes the latter two.
+            Invalid, TooLarge: the name, filter or notes are not valid; the error says where.
         """
         space, target = self._target(queue)
         called = target if space == self._space else f"{space}.{target}"
         command = Subscribe(
-            check.name(called if name is None else name, "name"),
+            validate.name(called if name is None else name, "name"),
             space,
             target,
             filters.text(filter),
-            () if notes is None else check.notes(notes),
+            () if notes is None else validate.notes(notes),
         )
-        return (await self._engine.ask(self._shard, command, Subscribed)).made
+        return (await self._engine.ask(self._shard, command, SubscribeResult)).made
 
     async def configure_subscription(
         self,
@@ -269,45 +272,45 @@ class Topic:
         filter: FilterLike | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """Change the filter or the notes of the subscription of this name; None says nothing.
+        """Change the filter or the notes of a subscription; None leaves them as they are.
 
-        Nothing is lost or forwarded twice: what was not forwarded before passes the new filter, or
-        does not. An empty filter lets everything pass. Of the notes, those that are named are put,
-        one with an empty text goes, and the others stay.
+        Nothing is lost or forwarded twice: the new filter applies to all messages not forwarded
+        before. An empty filter matches everything. Notes given here are set, or removed if the text
+        is empty; other notes stay.
 
         Raises:
-            NotFound: there is no such subscription.
-            Invalid, TooLarge: the filter or the notes.
+            NotFound: the subscription does not exist.
+            Invalid, TooLarge: the filter or the notes are not valid.
         """
         command = ConfigureSubscription(
-            check.name(name, "name"),
+            validate.name(name, "name"),
             None if filter is None else filters.text(filter),
-            () if notes is None else check.notes(notes),
+            () if notes is None else validate.notes(notes),
         )
-        await self._engine.ask(self._shard, command, Subscribed)
+        await self._engine.ask(self._shard, command, SubscribeResult)
 
     def _target(self, queue: Queue | str) -> tuple[str, str]:
         if not isinstance(queue, Queue):
-            return self._space, check.name(queue, "queue")
+            return self._space, validate.name(queue, "queue")
         if engine_and_shard(queue)[0] is not self._engine:
             raise Forged("the queue is of another Millrace", field="queue")
         return queue.space, queue.name
 
     async def unsubscribe(self, name: str) -> bool:
-        """End the subscription of this name; returns whether there was one.
+        """End a subscription; return False if there was none.
 
-        What was not forwarded yet is not forwarded any more.
+        Messages that were not forwarded yet are not forwarded any more.
         """
-        return await self._engine.ask(self._shard, Unsubscribe(check.name(name, "name")), bool)
+        return await self._engine.ask(self._shard, Unsubscribe(validate.name(name, "name")), bool)
 
     async def subscriptions(self) -> list[Subscription]:
-        """The subscriptions, oldest first, and how far each has come."""
+        """Return the subscriptions with their progress, oldest first."""
         return (await self.describe()).subscriptions
 
     # --- Look, settings -----------------------------------------------------------------------
 
     async def describe(self) -> TopicState:
-        """The topic as it is now."""
+        """Return the current state of the topic and its subscriptions."""
         try:
             meta = await self._engine.meta(self._shard)
             cells = await self._engine.subscriptions(self._shard)
@@ -319,7 +322,7 @@ class Topic:
                     ages[cell.passed] = await self._age(cell.passed)
         except NotFound as error:
             raise deleted() from error
-        found = [
+        subscriptions = [
             Subscription(
                 cell.name,
                 cell.target,
@@ -335,48 +338,48 @@ class Topic:
             )
             for number, cell in cells.items()
         ]
-        lag = max((one.lag for one in found), default=0)
+        lag = max((subscription.lag for subscription in subscriptions), default=0)
         return TopicState(
             self._space,
             self._name,
             meta.published,
             lag,
             settings.max_lag,
-            found,
+            subscriptions,
             dict(settings.notes),
         )
 
     async def _age(self, passed: int) -> float:
-        """How long the first row after this one has waited."""
+        """Return the age of the first row after this seq, in seconds."""
         rows = await self._engine.peek(self._shard, passed, None, 1)
         return max(0, self._engine.now_ms() - rows[0].time_ms) / 1000 if rows else 0.0
 
     async def configure(
         self, *, max_lag: int | None = None, notes: Mapping[str, str] | None = None
     ) -> None:
-        """Change how many messages may wait for the slowest subscription, or the notes.
+        """Change the maximum lag of the slowest subscription, or the notes.
 
-        What is None stays. Of the notes, those that are named are put, one with an empty text goes,
-        and the others stay.
+        None leaves a setting as it is. Notes given here are set, or removed if the text is empty;
+        other notes stay.
 
         Raises:
-            Invalid, TooLarge: `max_lag` or the notes.
+            Invalid, TooLarge: `max_lag` or the notes are not valid.
         """
-        lag = None if max_lag is None else lag_of(max_lag)
+        lag = None if max_lag is None else validate_lag(max_lag)
         await self._configure(lag, {} if notes is None else notes, None)
 
     async def _configure(
-        self, lag: int | None, notes: Mapping[str, str], most: Most | None
+        self, lag: int | None, notes: Mapping[str, str], most: NotesLimit | None
     ) -> None:
-        kept = check.notes(notes)
-        command = ConfigureTopic(self._space, self._name, self._shard, lag, kept, most)
+        checked_notes = validate.notes(notes)
+        command = ConfigureTopic(self._space, self._name, self._shard, lag, checked_notes, most)
         await self._engine.ask(CATALOG, command, TopicCell)
 
     async def delete(self) -> bool:
-        """End the topic and its subscriptions at once; returns whether it was still there.
+        """Delete the topic and its subscriptions at once; return False if it was already deleted.
 
-        What was not forwarded yet goes with it: `describe` tells whether there is any. What was
-        forwarded stays in the queues.
+        Messages that were not forwarded yet are deleted, too; `describe` shows whether there are
+        any. Messages that were forwarded stay in the queues.
         """
         return await self._engine.ask(
             CATALOG, DeleteTopic(self._space, self._name, self._shard), bool
@@ -384,7 +387,7 @@ class Topic:
 
 
 def engine_and_topic(topic: Topic) -> tuple[Engine, ShardId]:
-    """Where a topic is."""
+    """Return the engine and the shard of a topic."""
     return topic._engine, topic._shard
 
 
@@ -398,44 +401,43 @@ def _trouble(cell: SubscriptionCell, error: MillraceError | None) -> str:
 
 
 async def subscribe_durably(topic: Topic, command: Subscribe) -> bool:
-    """Make a subscription that outlives its queue, which need not be there; returns whether it was
-    made.
+    """Create a subscription that outlives its queue, which need not exist; return True if created.
 
     Raises:
         Exists: the name is in use for another queue, filter or notes.
-        Invalid, TooLarge: the name, the queue, the filter or the notes.
+        Invalid, TooLarge: the name, queue, filter or notes are not valid.
     """
-    check.name(command.space, "space")
-    check.name(command.queue, "queue")
-    return (await topic._engine.ask(topic._shard, command, Subscribed)).made
+    validate.name(command.space, "space")
+    validate.name(command.queue, "queue")
+    return (await topic._engine.ask(topic._shard, command, SubscribeResult)).made
 
 
 async def configure_durably(topic: Topic, command: ConfigureSubscription) -> None:
-    """Change a subscription, that to which a durable one sends dead letters too.
+    """Change a subscription, including the dead-letter queue of a durable one.
 
     Raises:
-        NotFound: there is no such subscription.
-        Invalid, TooLarge: the filter or the notes.
+        NotFound: the subscription does not exist.
+        Invalid, TooLarge: the filter or the notes are not valid.
     """
-    await topic._engine.ask(topic._shard, command, Subscribed)
+    await topic._engine.ask(topic._shard, command, SubscribeResult)
 
 
-async def configure_notes(topic: Topic, notes: Mapping[str, str], most: Most | None) -> None:
+async def configure_notes(topic: Topic, notes: Mapping[str, str], most: NotesLimit | None) -> None:
     """Change notes of a topic; see `Topic.configure`.
 
     Raises:
-        TooLarge: more than so many would begin alike; it has the limit of `most`.
+        TooLarge: more names than `most` allows would share a prefix.
     """
     await topic._configure(None, notes, most)
 
 
-def lag_of(value: object) -> int:
-    """How many messages may wait.
+def validate_lag(value: object) -> int:
+    """Validate a maximum lag.
 
     Raises:
-        Invalid, TooLarge: it is no such number.
+        Invalid, TooLarge: the value is not valid.
     """
-    return check.count(value, "max_lag", limits.TOPIC_LAG_MAX)
+    return validate.count(value, "max_lag", limits.TOPIC_LAG_MAX)
 
 
 __all__ = ["Sent", "SentMany", "Subscription", "Topic", "TopicState"]

@@ -1,4 +1,4 @@
-"""Several commands at once, all or nothing."""
+"""`Transaction`: several operations, committed atomically."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from millrace import limits
-from millrace.client.carried import carrying
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
-from millrace.client.lease import Call, Leases, by_call
+from millrace.client.lease import LeaseCall, Leases, lease_calls_of
 from millrace.client.message import Body, Rows, publish_one, publish_rows
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.shards import Placing, Shards
+from millrace.client.shards import ShardedPart, Shards
 from millrace.client.topic import Topic, engine_and_topic
-from millrace.core import carry, check
+from millrace.client.trace_headers import with_headers
+from millrace.core import validate
 from millrace.core.answers import Outcome
+from millrace.core.commands import ApplyTransaction as Transact
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -29,18 +30,18 @@ from millrace.core.commands import (
     Release,
     Settle,
 )
-from millrace.core.commands import Transaction as Transact
 from millrace.core.model import ShardId
+from millrace.core.publishing import life_headers
 from millrace.errors import Closed, Forged, Invalid, NotFound
 
 T = TypeVar("T")
 
 Note = Callable[[object], None]
-"""Takes note of what a part was answered."""
+"""Callback for the answer of a part."""
 
 
 class _Stage:
-    """Whether a transaction has ended, for its answers: they do not hold its messages."""
+    """State of a transaction, shared with its results, which must not keep its messages alive."""
 
     __slots__ = ("has_ended",)
 
@@ -49,7 +50,7 @@ class _Stage:
 
 
 class Later(Generic[T]):
-    """What a part of a transaction was answered, once the transaction has been done."""
+    """Result of an operation in a transaction, available after the transaction is committed."""
 
     def __init__(self, stage: _Stage) -> None:
         self._stage = stage
@@ -57,10 +58,10 @@ class Later(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The answer.
+        """Result of the operation.
 
         Raises:
-            Closed: the transaction has not ended yet, or was not done.
+            Closed: the transaction has not ended yet, or was not committed.
         """
         if not self._value:
             if not self._stage.has_ended:
@@ -73,22 +74,22 @@ class Later(Generic[T]):
 
 
 class Transaction:
-    """Collects what is to be done; it is done, whole, when the context ends without an error.
+    """Collects operations, and commits them atomically when the context ends without an error.
 
     `async with m.transaction() as t: t.settle(lease); t.publish("shipped", b"...")`. A worker that
-    settles its input and publishes its output so is exactly once along the chain. Where a part is
-    refused, the end of the context raises why, and nothing was done.
+    settles its input and publishes its output this way processes exactly once along the chain. If
+    an operation is refused, the end of the context raises the reason, and nothing was done.
     """
 
     def __init__(self, engine: Engine, space: str, *, needs_context: bool = False) -> None:
         self._needs_context = needs_context
-        """Nobody but its own context will do what is in it."""
+        """True until its context is entered; without a context nothing commits it."""
         self._engine = engine
         self._space = space
         self._parts: list[tuple[Shards | ShardId | str, Part, Note | None]] = []
         self._stage = _Stage()
         self._is_once = False
-        """It was seen to that it is refused if it was done before."""
+        """True after `once_only`: committing it twice is refused."""
 
     def publish(
         self,
@@ -96,7 +97,7 @@ class Transaction:
         body: Body | None,
         *,
         key: bytes | str | None = None,
-        headers: check.HeadersLike | None = None,
+        headers: validate.HeadersLike | None = None,
         group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
@@ -106,17 +107,17 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
     ) -> Later[int | None]:
-        """Append a message to a queue or topic of the same commit group; see `Queue.publish`.
+        """Publish a message to a queue or topic of the same commit group; see `Queue.publish`.
 
-        A topic forwards it once the transaction is done.
+        A topic forwards it after the commit.
         """
-        message = check.message(body, key, headers, group)
+        message = validate.message(body, key, headers, group)
         later: Later[int | None] = Later(self._stage)
 
         def note(places: object) -> None:
             later._value = [places[0] if isinstance(places, Sequence) and places else None]
 
-        numbered = check.numbered(producer, number, mode, None)
+        numbered = validate.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
         self._add(self._shards(queue), self._carried(queue, command), note)
         return later
@@ -134,8 +135,8 @@ class Transaction:
         mode: ProducerMode = "dense",
         after: int | None = None,
     ) -> Later[Sequence[int]]:
-        """Append messages to a queue or topic of the same commit group; see `publish`."""
-        numbered = check.numbered(producer, number, mode, after)
+        """Publish messages to a queue or topic of the same commit group; see `publish`."""
+        numbered = validate.numbered(producer, number, mode, after)
         command = publish_rows(rows, numbered, priority, delay, ttl)
         return self._add_rows(queue, self._carried(queue, command))
 
@@ -150,15 +151,15 @@ class Transaction:
         after: int | None = None,
         spans: Sequence[tuple[int, int]] | None = None,
     ) -> Later[Sequence[int]]:
-        """Make stages of a queue visible; see `Queue.publish_staged`."""
-        numbered = check.numbered(producer, number, mode, after, spans)
-        return self._add_rows(queue, PublishStaged(check.stages(stages, numbered), numbered))
+        """Publish stages of a queue; see `Queue.publish_staged`."""
+        numbered = validate.numbered(producer, number, mode, after, spans)
+        return self._add_rows(queue, PublishStaged(validate.stages(stages, numbered), numbered))
 
     def _carried(self, queue: object, command: Publish) -> Publish:
-        """The trace goes on behind it; a topic is asked otherwise."""
+        """Add the trace headers; pack the command if it is for a topic."""
         if self._engine.telemetry is not None:
-            command = carrying(command, self._engine.telemetry.carried())
-        return carry.pack(command) if isinstance(queue, Topic) else command
+            command = with_headers(command, self._engine.telemetry.carried())
+        return life_headers.pack(command) if isinstance(queue, Topic) else command
 
     def _add_rows(
         self, queue: Queue | Topic | str, part: Publish | PublishStaged
@@ -172,38 +173,40 @@ class Transaction:
         return later
 
     def settle(self, leases: Leases) -> None:
-        """The messages are done, if everything else is; a lease, a receipt, or several."""
-        for call in by_call(self._engine, leases):
+        """Settle messages with the commit; takes a lease, a receipt, or several. See
+        `Lease.settle`."""
+        for call in lease_calls_of(self._engine, leases):
             self._add(call.shard, Settle(call.lease, call.seqs, call.history), _end(call))
 
     def release(self, leases: Leases, *, failed: bool = False, delay: float = 0) -> None:
-        """Give messages back; a lease, a receipt, or several. See `Lease.release`."""
-        failed = check.flag(failed, "failed")
-        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
-        for call in by_call(self._engine, leases):
+        """Release messages with the commit; takes a lease, a receipt, or several. See
+        `Lease.release`."""
+        failed = validate.flag(failed, "failed")
+        delay_ms = validate.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+        for call in lease_calls_of(self._engine, leases):
             command = Release(call.lease, call.seqs, call.history, failed, delay_ms)
             self._add(call.shard, command, _end(call))
 
     def discard(self, leases: Leases) -> None:
-        """Make dead letters of messages; a lease, a receipt, or several."""
-        for call in by_call(self._engine, leases):
+        """Turn messages into dead letters with the commit; takes a lease, a receipt, or several."""
+        for call in lease_calls_of(self._engine, leases):
             self._add(call.shard, Discard(call.lease, call.seqs, call.history), _end(call))
 
     def extend(self, leases: Leases, seconds: float) -> None:
-        """Hold messages for so many seconds from now; a lease, a receipt, or several."""
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        for call in by_call(self._engine, leases):
+        """Extend leases to `seconds` from the commit; takes a lease, a receipt, or several."""
+        lease_ms = validate.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        for call in lease_calls_of(self._engine, leases):
             command = Extend(call.lease, call.seqs, call.history, lease_ms)
             self._add(call.shard, command, _extend(call))
 
     def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
-        """Move the snapshot's cursor; see `Snapshot.commit`."""
+        """Move the snapshot's cursor with the commit; see `Snapshot.commit`."""
         self._check_snapshot(snapshot)
         for shard, command, note in commit_parts(snapshot, seq):
             self._add(shard, command, note)
 
     def unpin(self, snapshot: Snapshot) -> None:
-        """Let a snapshot go."""
+        """Unpin a snapshot with the commit."""
         self._check_snapshot(snapshot)
         for shard, command in unpin_parts(snapshot):
             self._add(shard, command)
@@ -214,14 +217,16 @@ class Transaction:
             self._check_own(owner, "topic")
             return Shards((shard,), "key")
         if not isinstance(queue, Queue):
-            return check.name(queue, "queue")
+            return validate.name(queue, "queue")
         engine, shards = engine_and_shards(queue)
         self._check_own(engine, "queue")
         return shards
 
     def _check_snapshot(self, snapshot: object) -> None:
         if not isinstance(snapshot, Snapshot):
-            raise Invalid(f"snapshot is {check.shown(snapshot)}, not a snapshot", field="snapshot")
+            raise Invalid(
+                f"snapshot is {validate.shown(snapshot)}, not a snapshot", field="snapshot"
+            )
         self._check_own(engine_of(snapshot), "snapshot")
 
     def _check_own(self, engine: Engine, field: str) -> None:
@@ -246,24 +251,24 @@ class Transaction:
         self._stage.has_ended = True
         if error is not None or not self._parts:
             return
-        placings = [
-            Placing(await self._find(shards), part, self._engine.turn)
+        sharded = [
+            ShardedPart(await self._find(shards), part, self._engine.turn)
             for shards, part, _ in self._parts
         ]
-        parts = tuple(part for placing in placings for part in placing.parts)
+        parts = tuple(part for item in sharded for part in item.parts)
         answers = iter(await self._engine.transact(Transact(parts)))
-        for placing, (_, _, note) in zip(placings, self._parts, strict=True):
-            mine = list(islice(answers, len(placing.parts)))
+        for item, (_, _, note) in zip(sharded, self._parts, strict=True):
+            own_answers = list(islice(answers, len(item.parts)))
             if note is not None:
-                note(placing.answer(mine))
+                note(item.answer(own_answers))
 
     async def _find(self, shards: Shards | ShardId | str) -> Shards | ShardId:
         if not isinstance(shards, str):
             return shards
-        found = await self._engine.find_queue(self._space, shards)
-        if found is None:
+        queue_ref = await self._engine.find_queue(self._space, shards)
+        if queue_ref is None:
             raise NotFound(f"there is no queue {shards!r} in {self._space!r}", field="queue")
-        return Shards.of(found)
+        return Shards.of(queue_ref)
 
     def __del__(self) -> None:
         if self._needs_context and self._parts:
@@ -280,22 +285,28 @@ class Transaction:
 
 
 def once_only(transaction: Transaction, lease_ms: int) -> None:
-    """Have it refused if what it settles was settled before: then it can be committed again.
+    """Make the transaction safe to commit again: it is refused if its leases were settled before.
 
-    Settled twice is settled, but what has ended cannot be extended.
+    Settling twice is idempotent, but a lease that has ended cannot be extended; so extensions are
+    added.
     """
     if transaction._is_once:
         return
     transaction._is_once = True
-    ended = [(at, one) for at, one, _ in transaction._parts if isinstance(one, Settle | Discard)]
+    ended = [
+        (shard, command)
+        for shard, command, _ in transaction._parts
+        if isinstance(command, Settle | Discard)
+    ]
     transaction._parts[:0] = [
-        (at, Extend(one.lease, one.seqs, one.history, lease_ms), None) for at, one in ended
+        (shard, Extend(command.lease, command.seqs, command.history, lease_ms), None)
+        for shard, command in ended
     ]
 
 
-def _end(call: Call) -> Callable[[object], None]:
+def _end(call: LeaseCall) -> Callable[[object], None]:
     return lambda _: call.ended(call.seqs)
 
 
-def _extend(call: Call) -> Callable[[object], None]:
+def _extend(call: LeaseCall) -> Callable[[object], None]:
     return lambda answer: call.extended(answer) if isinstance(answer, Outcome) else None

@@ -1,4 +1,4 @@
-"""Work as it comes: leases that are extended by themselves while they are worked on."""
+"""`Work`: iterates over leased messages, with prefetch and automatic lease extension."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.grant import Grant
-from millrace.client.insisting import may_return
 from millrace.client.lease import Lease, follow, grant_of, seq_of
+from millrace.client.lease_group import LeaseGroup
+from millrace.client.retrying import may_recover
 from millrace.core.answers import Outcome
 from millrace.core.commands import Release
 from millrace.errors import Closed, Full, Unknown
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]
-"""Lease some more, waiting so many milliseconds for the first."""
+"""Leases messages, waiting up to this many milliseconds for the first."""
 
 
 class Work:
-    """Messages as they come, one after another; see `Queue.work`.
+    """Messages of a queue as they arrive, one after another; see `Queue.work`.
 
-    As a context manager it gives back at its end what was leased ahead and not handed out; without
-    one this happens when the object is dropped, as it is when its loop ends.
+    As a context manager it releases prefetched messages at its end; otherwise this happens when the
+    object is freed, as after the end of a loop over it.
     """
 
     def __init__(self, engine: Engine, fetch: Fetch, *, idle_ms: int | None) -> None:
@@ -42,11 +42,12 @@ class Work:
         return self
 
     async def __anext__(self) -> Lease:
-        """The next message; cancelling the wait for it loses nothing, and ends nothing.
+        """Return the next message; cancelling the wait neither loses a message nor ends the
+        iteration.
 
         Raises:
-            StopAsyncIteration: none came within the idle time.
-            Closed: this, or the engine, was closed.
+            StopAsyncIteration: none arrived within the idle time.
+            Closed: this object, or the engine, was closed.
         """
         if self._closed:
             raise Closed("this work was ended; begin anew with queue.work()")
@@ -56,36 +57,36 @@ class Work:
         return self._ahead.popleft()
 
     async def _more(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Lease ahead; False if nothing came within the idle time."""
-        until = None if self._idle_ms is None else loop.time() + self._idle_ms / 1000
+        """Prefetch messages; return False if none arrived within the idle time."""
+        deadline = None if self._idle_ms is None else loop.time() + self._idle_ms / 1000
         while True:
             wait_ms = limits.WAIT_STEP_MS
-            if until is not None:
-                wait_ms = min(wait_ms, max(round((until - loop.time()) * 1000), 0))
+            if deadline is not None:
+                wait_ms = min(wait_ms, max(round((deadline - loop.time()) * 1000), 0))
             try:
                 leases = await self._fetch(wait_ms)
             except Full as error:
-                # Too much is in flight, here or elsewhere: work goes on when some of it has ended.
+                # Too many messages are in flight, here or elsewhere: wait until some have ended.
                 await asyncio.sleep(error.after_ms / 1000)
                 leases = []
             except (Closed, Unknown) as error:
-                # What was handed out, if it was, is nobody's until its time is over.
-                if not may_return(self._engine, error) or until is not None:
+                # Messages that the lost answer leased, if any, come again when their lease expires.
+                if not may_recover(self._engine, error) or deadline is not None:
                     raise
                 await asyncio.sleep(limits.WIRE_PAUSE_SECONDS_MAX)
                 leases = []
             for lease in leases:
-                grant = grant_of(lease)
-                grant.keepalive.keep(grant, seq_of(lease), lease)
+                group = grant_of(lease)
+                group.keepalive.keep(group, seq_of(lease), lease)
                 follow(lease)
             self._ahead.extend(leases)
             if leases:
                 return True
-            if until is not None and loop.time() >= until:
+            if deadline is not None and loop.time() >= deadline:
                 return False
 
     async def close(self) -> None:
-        """Give back what was leased ahead; what was handed out stays with its worker."""
+        """Release prefetched messages; messages that the program received stay leased."""
         self._closed = True
         give_back(self._ahead)
         self._ahead.clear()
@@ -103,30 +104,30 @@ class Work:
 
     def __del__(self) -> None:
         if self._ahead and self._loop is not None:
-            # The loop may have ended, and its engine with it: then the leases run out.
+            # The loop may be closed, and its engine too: then the leases expire.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(give_back, list(self._ahead))
 
 
 def give_back(leases: Iterable[Lease]) -> None:
-    """Release messages that no worker came to, by lease call."""
-    for grant in dict.fromkeys(grant_of(lease) for lease in leases):
-        seqs = BitMap64([seq_of(lease) for lease in leases if grant_of(lease) is grant])
+    """Release messages that the program did not receive, without waiting for the answer."""
+    for group in dict.fromkeys(grant_of(lease) for lease in leases):
+        seqs = BitMap64([seq_of(lease) for lease in leases if grant_of(lease) is group])
         for seq in seqs:
-            grant.keepalive.drop(grant, seq)
-        grant.give_back(seqs)
+            group.keepalive.drop(group, seq)
+        group.give_back(seqs)
 
 
-async def return_unseen(leases: Iterable[Lease]) -> None:
-    """Release messages that nobody has worked on, so that their delivery does not count.
+async def release_unseen(leases: Iterable[Lease]) -> None:
+    """Release messages that were not processed, so that their delivery does not count.
 
-    What is no longer held is left alone. It may be called again with the same ones where nothing
-    was accepted.
+    Leases that were lost are skipped. The call may be repeated with the same leases if nothing was
+    accepted.
     """
-    held: dict[Grant, BitMap64] = {}
+    by_group: dict[LeaseGroup, BitMap64] = {}
     for lease in leases:
-        held.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
-    for grant, seqs in held.items():
-        if seqs := seqs & grant.open:
-            command = Release(grant.lease, seqs, grant.history, unseen=True)
-            grant.ended((await grant.engine.ask(grant.shard, command, Outcome)).done)
+        by_group.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
+    for group, seqs in by_group.items():
+        if seqs := seqs & group.open:
+            command = Release(group.lease, seqs, group.history, unseen=True)
+            group.ended((await group.engine.ask(group.shard, command, Outcome)).done)

@@ -1,35 +1,41 @@
-"""The rules of the catalog, and of the settings of its queues."""
+"""Creates, configures and deletes queues."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
 from millrace import limits
-from millrace.core import (
-    aside,
-    bury,
-    dedup,
-    expiry,
-    groups,
-    lease,
-    length,
-    notes,
-    partitions,
-    reorder,
-    retain,
-    topic,
-)
+from millrace.core import notes
 from millrace.core.answers import QueueRef
-from millrace.core.commands import Configure, CreateQueue, DeleteQueue, Found, Need, SpecPart
-from millrace.core.desk import Desk
-from millrace.core.draft import Draft
-from millrace.core.model import CATALOG, CatalogCell, QueueCell, QueueSpec, ShardId
-from millrace.core.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
-from millrace.core.view import View
-from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, TooLarge
+from millrace.core.cells import CatalogCell, QueueCell
+from millrace.core.commands import (
+    Configure,
+    CreateQueue,
+    DeleteQueue,
+    InitCatalog,
+    SpecPart,
+)
+from millrace.core.delivery import lease
+from millrace.core.format.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+from millrace.core.model import CATALOG, ShardId
+from millrace.core.needs import Need
+from millrace.core.ordering import deferred, groups, partitions
+from millrace.core.ordering.group_numbers import number_of
+from millrace.core.publishing import dedup
+from millrace.core.retention import expiry, log_retention, max_length
+from millrace.core.spec import QueueSpec
+from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import Draft
+from millrace.core.state.group_state import GroupInFlight
+from millrace.core.state.view import View
+from millrace.core.topics import topic
+from millrace.core.transfer import dead_letter
+from millrace.errors import Exists, Full, Invalid, NotFound, Refused, Retry, TooLarge
 
 
-def found(draft: Draft, command: Found) -> CatalogCell | Refused:
+def init_catalog(draft: Draft, command: InitCatalog) -> CatalogCell | Refused:
     if not SECRET_BYTES_MIN <= len(command.secret) <= SECRET_BYTES_MAX:
         return Invalid(
             f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes",
@@ -44,18 +50,18 @@ def found(draft: Draft, command: Found) -> CatalogCell | Refused:
 
 
 def queue_key(space: str, name: str) -> bytes:
-    """The catalog's key of a queue; names have no zero byte."""
+    """Return the catalog's key of a queue; names have no zero byte."""
     return f"{space}\0{name}".encode()
 
 
-def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refused:
+def create(context: BatchContext, catalog: Draft, command: CreateQueue) -> QueueRef | Refused:
     key = queue_key(command.space, command.name)
-    found = catalog.view.queues.get(key)
-    if found is not None:
-        shards = tuple(ShardId(shard) for shard in found.shards)
-        draft = desk.draft(shards[0])
+    stored_cell = catalog.view.queues.get(key)
+    if stored_cell is not None:
+        shards = tuple(ShardId(shard) for shard in stored_cell.shards)
+        draft = context.draft(shards[0])
         stored = draft.view.spec if draft is not None else QueueSpec()
-        fixed = _check_shards(command, found)
+        fixed = _check_shards(command, stored_cell)
         if fixed is not None:
             return fixed
         wanted = _wanted(command.spec, stored)
@@ -63,14 +69,14 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         if draft is None or other:
             orders = (stored.order, wanted.order)
             is_fixed = stored.keyed != wanted.keyed or (
-                stored.order != wanted.order and orders != reorder.CHANGE
+                stored.order != wanted.order and orders != FAIR_CHANGE
             )
             way = "make another queue" if is_fixed else "configure it to change them"
             return Exists(
                 f"queue {command.name!r} is there with other settings: {', '.join(other)}; {way}",
                 field="spec",
             )
-        return QueueRef(shards, made=False, route=found.route, ids=found.ids)
+        return QueueRef(shards, made=False, route=stored_cell.route, ids=stored_cell.ids)
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
@@ -81,41 +87,43 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
             limit=limits.QUEUES_MAX,
         )
     spec = _wanted(command.spec, QueueSpec())
-    refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
+    refused = deferred.check_spec(spec) or dedup.check_spec(spec) or log_retention.check_spec(spec)
     refused = refused or expiry.check_spec(spec) or groups.check_spec(spec)
-    refused = refused or partitions.check_spec(spec) or length.check_spec(spec)
+    refused = refused or partitions.check_spec(spec) or max_length.check_spec(spec)
     refused = refused or notes.check(spec.notes)
-    refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
+    refused = (
+        refused or dead_letter.check_dead_letter(context, None, spec) or _check_route(spec, command)
+    )
     if refused is not None:
         return refused
-    unbound = topic.unbound_to(desk, catalog.view, command.space, command.name)
+    unbound = topic.unbound_to(context, catalog.view, command.space, command.name)
     spec = msgspec.structs.replace(spec, notes=topic.with_queue_notes(spec.notes, unbound))
     last, route = counts.shard + (command.shards or 1), command.route or "key"
     shards = tuple(ShardId(shard) for shard in range(counts.shard + 1, last + 1))
     catalog.put_catalog(CatalogCell(last, counts.secret))
     ids = 0
     for shard in shards:
-        made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
+        made = context.make(View(shard, catalog.view.epoch, catalog.view.history))
         made.changes.made = 3 if spec.keyed else 1
         made.put_spec(spec)
         ids = partitions.make(made, counts.secret) if spec.is_partitioned else 0
     catalog.put_queue(key, QueueCell(shards, route, ids))
-    topic.begin_of_queue(desk, unbound, shards)
+    topic.begin_of_queue(context, unbound, shards)
     return QueueRef(shards, made=True, route=route, ids=ids)
 
 
-def _check_shards(command: CreateQueue, found: QueueCell) -> Refused | None:
-    """A queue that is there has the shards that it was made with."""
-    count = len(found.shards)
+def _check_shards(command: CreateQueue, queue: QueueCell) -> Refused | None:
+    """Refuse a number of shards other than that of the existing queue."""
+    count = len(queue.shards)
     if command.shards not in (None, count):
         return Exists(
             f"queue {command.name!r} has {count} shards, not {command.shards}: their number is "
             "fixed when the queue is made; make another queue",
             field="shards",
         )
-    if command.route not in (None, found.route):
+    if command.route not in (None, queue.route):
         return Exists(
-            f"queue {command.name!r} is routed by {found.route!r}, not {command.route!r}: that is "
+            f"queue {command.name!r} is routed by {queue.route!r}, not {command.route!r}: that is "
             "fixed when the queue is made; make another queue",
             field="route",
         )
@@ -129,11 +137,11 @@ def _one_shard_for_bodies() -> Invalid:
     )
 
 
-def _has_others(desk: Desk, draft: Draft) -> bool:
-    """Whether the queue of this shard has other ones."""
-    found = desk.draft(CATALOG)
-    key = found.view.owners.get(draft.view.shard) if found is not None else None
-    return found is not None and key is not None and len(found.view.queues[key].shards) > 1
+def _has_others(context: BatchContext, draft: Draft) -> bool:
+    """Return True if the queue of this shard has other shards."""
+    catalog = context.draft(CATALOG)
+    key = catalog.view.owners.get(draft.view.shard) if catalog is not None else None
+    return catalog is not None and key is not None and len(catalog.view.queues[key].shards) > 1
 
 
 def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
@@ -165,16 +173,16 @@ def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
     return None
 
 
-def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
+def delete(context: BatchContext, catalog: Draft, command: DeleteQueue) -> bool:
     key = queue_key(command.space, command.name)
-    found = catalog.view.queues.get(key)
-    if found is None:
+    queue = catalog.view.queues.get(key)
+    if queue is None:
         return False
     catalog.put_queue(key, None)
-    for shard in found.shards:
-        draft = desk.draft(ShardId(shard))
+    for shard in queue.shards:
+        draft = context.draft(ShardId(shard))
         if draft is not None:
-            topic.end_of_queue(desk, draft)
+            topic.end_of_queue(context, draft)
             draft.changes.dropped = True
             draft.view.dropped = True
     return True
@@ -183,7 +191,9 @@ def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
 # --- Settings ----------------------------------------------------------------------------------
 
 
-def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | Retry | Need | None:
+def check_configure(
+    context: BatchContext, draft: Draft, command: Configure
+) -> Refused | Retry | Need | None:
     spec = draft.view.spec
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
@@ -198,18 +208,21 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | R
         )
     if wanted == spec:
         return None
-    if wanted.dedup_by_body and _has_others(desk, draft):
+    if wanted.dedup_by_body and _has_others(context, draft):
         return _one_shard_for_bodies()
-    refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
-    refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
+    refused = deferred.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
+    refused = refused or expiry.check_spec(wanted) or log_retention.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
-    refused = refused or length.check_spec(wanted) or notes.check(wanted.notes, most=command.most)
+    refused = (
+        refused or max_length.check_spec(wanted) or notes.check(wanted.notes, most=command.most)
+    )
     if command.spec.dead_letter is not None:
-        # The one that is named already may have been deleted since; all else can still be changed.
-        refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
+        # The dead-letter queue in the stored settings may have been deleted since; all else can
+        # still be changed.
+        refused = refused or dead_letter.check_dead_letter(context, draft.view.shard, wanted)
     if refused is not None or wanted.order == spec.order:
         return refused
-    return reorder.check(draft, spec, wanted, has_others=_has_others(desk, draft))
+    return check_fair(draft, spec, wanted, has_others=_has_others(context, draft))
 
 
 def do_configure(draft: Draft, command: Configure) -> QueueSpec:
@@ -217,10 +230,10 @@ def do_configure(draft: Draft, command: Configure) -> QueueSpec:
     wanted = _wanted(command.spec, before)
     if wanted != before:
         is_changed = wanted.order != before.order
-        waiting = reorder.take(draft) if is_changed else ()
+        waiting = take_waiting(draft) if is_changed else ()
         draft.put_spec(wanted)
         if is_changed:
-            reorder.do(draft, waiting)
+            make_fair(draft, waiting)
         lease.configured(draft)
         groups.configured(draft, before)
         partitions.configured(draft)
@@ -228,15 +241,15 @@ def do_configure(draft: Draft, command: Configure) -> QueueSpec:
 
 
 def _differences(stored: QueueSpec, wanted: QueueSpec) -> list[str]:
-    """The settings that are not as they are wanted, as they are, and as programs name them."""
+    """Return the settings that differ, with their stored values, by their names in programs."""
     kept = msgspec.structs.asdict(stored)
-    asked = msgspec.structs.asdict(wanted)
-    return [_setting(name, kept[name]) for name in kept if kept[name] != asked[name]]
+    wanted_values = msgspec.structs.asdict(wanted)
+    return [_setting(name, kept[name]) for name in kept if kept[name] != wanted_values[name]]
 
 
 def _setting(name: str, value: object) -> str:
     if name == "notes":
-        # They may be long.
+        # Values may be long.
         return name
     if name.endswith("_ms") and isinstance(value, int):
         return f"{name.removesuffix('_ms')} is {value / 1000:g} s"
@@ -246,5 +259,89 @@ def _setting(name: str, value: object) -> str:
 
 
 def _wanted(named: QueueSpec | SpecPart, spec: QueueSpec) -> QueueSpec:
-    """The settings that are asked for, where they would otherwise be `spec`."""
+    """Return the requested settings; missing ones are those of `spec`."""
     return named.onto(spec) if isinstance(named, SpecPart) else named
+
+
+# --- Change of the order to `fair` ---------------------------------------------------------------
+# Rule 1: the order of a queue is fixed at creation; the only exception is `none` to `fair`.
+# Rule 2: all messages present at the change belong to the group without a name: those in flight
+# first, behind them the waiting ones in the order of seqs. The batch of the change writes their
+# group cells, so that afterwards the queue equals one that was created fair, and no other code
+# knows of the change.
+# Rule 3: that batch is bounded. While the queue holds too many messages, or any deferred ones, the
+# change is refused with a retry, and the queue keeps its order.
+
+FAIR_CHANGE = ("none", "fair")
+"""The only allowed change of the order: (from, to)."""
+
+NAMELESS = number_of(b"")
+"""The number of the group without a name."""
+
+
+def check_fair(
+    draft: Draft, before: QueueSpec, wanted: QueueSpec, *, has_others: bool
+) -> Refused | Retry | Need | None:
+    """Check a change of the order from `none` to `fair`; a Need asks the store for rows first."""
+    if (before.order, wanted.order) != FAIR_CHANGE:
+        return Invalid(
+            "the order of a queue is fixed when it is made, but that 'none' may become 'fair'",
+            field="order",
+        )
+    if before.keyed or before.retention != "work" or before.is_partitioned or has_others:
+        return Invalid(
+            "only a work queue with one shard, and without keys and partitions, may become fair",
+            field="order",
+        )
+    view = draft.view
+    for kind, window in view.windows.items() if view.pointers.aside else ():
+        if window.first() is not None:
+            return _not_now("messages with delays or priorities wait")
+        low = window.wanted_from()
+        if low is not None:
+            return Need(view.shard, cells=(kind, low, limits.WINDOW_CELLS))
+    limit = limits.REORDERED_MESSAGES_MAX - len(view.holder)
+    if limit < 0:
+        return _not_now(f"{len(view.holder)} messages are in flight")
+    need = lease.need_fresh(draft, limit + 1)
+    if need is not None:
+        return need
+    if lease.count_fresh(view) > limit:
+        return _not_now(f"more than {limit} messages wait")
+    return groups.need_to_enter(draft, [NAMELESS])
+
+
+def _not_now(why: str) -> Full:
+    return Full(
+        f"{why}; a queue becomes fair while no more than {limits.REORDERED_MESSAGES_MAX} messages "
+        "are there, and none waits apart",
+        field="order",
+        limit=limits.REORDERED_MESSAGES_MAX,
+    )
+
+
+def take_waiting(draft: Draft) -> Sequence[int]:
+    """Return the waiting messages, before the order is changed."""
+    groups.return_due(draft)
+    return list(lease.take_fresh(draft, limits.REORDERED_MESSAGES_MAX))
+
+
+def make_fair(draft: Draft, waiting: Sequence[int]) -> None:
+    """Give messages in flight and these waiting ones to the group without a name."""
+    view = draft.view
+    flight = GroupInFlight(more=False)
+    for number in sorted(set(view.holder.values())):
+        held = view.leases[number]
+        seqs = held.open | held.freed
+        if seqs:
+            held.groups = dict.fromkeys(seqs, NAMELESS)
+            flight.count += len(seqs)
+            draft.put_lease(held)
+    if flight.count:
+        for seq in view.returned:
+            flight.give_back(seq)
+        view.groups.flights[NAMELESS] = flight
+        groups.look(view, NAMELESS, flight)
+    if waiting:
+        groups.enter(draft, waiting, [NAMELESS] * len(waiting))
+    draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.last_seq + 1))

@@ -1,12 +1,13 @@
-"""What commands do to a shard, logically.
+"""Logical changes of a shard: the output of `decide` and the input of `fold`.
 
 A batch says which rows were put, which seqs died and why, and which cells were put or deleted;
-never where anything lies. Fields are positional on disk (`docs/formats/log.md`): append only.
+never where anything lies on disk. Fields are positional on disk (`docs/formats/log.md`): append
+only.
 
 Within a batch the order is fixed: rows, stages (staged, then published, then dropped), deaths,
 passed, settled, expired, purged, unpinned, pinned, cells. So a pin shows its own batch whole, a
-cursor that has passed a seq never ends what the same batch keeps for another one, and no stage is
-begun in the batch that ended one of its name.
+cursor that has passed a seq never ends rows that the same batch keeps for another cursor, and no
+stage begins in the batch that ended one of the same name.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from enum import IntEnum
 
 import msgspec
 
-from millrace.core.block import Block
+from millrace.core.format.block import Block
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 
 
@@ -47,14 +48,15 @@ class Changes(msgspec.Struct, array_like=True):
     dropped: bool = False
     """The shard ends here, with all that it holds."""
     aside: bytes = b""
-    """Seqs of rows of this batch that do not wait in the order of their seqs: cells name them."""
+    """Seqs of deferred rows of this batch: they do not wait in the order of seqs, cells name
+    them."""
     weight: int = 0
     """Bytes of the rows that become visible here, as their blocks were written."""
     expired: int = 0
     """All rows up to this seq that are still there die as expired."""
 
     def empty(self) -> bool:
-        """Whether it changes nothing, so that it needs no index."""
+        """Return True if it changes nothing, so that it needs no index."""
         return self == _NONE
 
 
@@ -62,7 +64,7 @@ _NONE = Changes()
 
 
 class Batch:
-    """The changes that a shard decided at once; all or nothing. Treat as frozen."""
+    """The changes that a shard decided in one step; all or nothing. Treat as frozen."""
 
     __slots__ = ("blocks", "changes", "index", "places", "shard", "time_ms")
 
@@ -84,16 +86,16 @@ class Batch:
 
 
 class EntryKind(IntEnum):
-    """What an entry of the log says about its group. Numbers are part of the format."""
+    """The kind of an entry in the log. Numbers are part of the format."""
 
     DATA = 1
     """Batches under `index`; voids the group's earlier entries of this and higher indexes."""
     VOID = 2
-    """The group's entries above `index` are taken back."""
+    """The group's entries above `index` are rolled back."""
     COMMIT = 3
     """The group's entries up to `index` are committed."""
     FACT = 4
-    """What this node alone must not forget of the group: term and vote."""
+    """State of this node alone about the group: term and vote."""
 
 
 class Entry:

@@ -1,7 +1,8 @@
-"""What may be asked of a shard; `answers` says what comes back.
+"""Commands of a shard, of the catalog and of transactions; `answers.py` has their results.
 
-Names, sizes and types were checked where the command was made (`check.py`); what depends on the
-shard's state is checked in `decide`.
+Names, sizes and types were validated where the command was made (`validate.py`); everything that
+depends on the shard's state is validated in `decide`. Commands of sessions and topics are in
+`session_commands.py` and `topic_commands.py`.
 """
 
 from __future__ import annotations
@@ -12,24 +13,17 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.across_commands import LeaseAcross, SnapshotAcross
-from millrace.core.block import Block
-from millrace.core.holder import ListHolders
-from millrace.core.leased_commands import Life, Replace
+from millrace.core.format.block import Block
 from millrace.core.model import (
-    Kind,
+    CursorPosition,
     LeaseId,
-    Message,
-    Position,
-    QueueSpec,
+    NewMessage,
+    Route,
     Seq,
     ShardId,
-    Start,
+    StartPoint,
 )
-from millrace.core.notes import Most
-from millrace.core.partition_commands import Delete
-from millrace.core.place import Route
-from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
+from millrace.core.notes import NotesLimit
 from millrace.core.session_commands import (
     CloseSession,
     GrantCredit,
@@ -38,6 +32,7 @@ from millrace.core.session_commands import (
     ResumeSession,
     SuspectSession,
 )
+from millrace.core.spec import QueueSpec
 from millrace.core.spec import SpecPart as SpecPart
 from millrace.core.topic_commands import (
     ConfigureSubscription,
@@ -52,7 +47,7 @@ from millrace.core.topic_commands import (
 ProducerMode = Literal["dense", "rising", "range"]
 
 
-class Numbered(msgspec.Struct, frozen=True):
+class ProducerNumber(msgspec.Struct, frozen=True):
     """The producer's name and number that make a publish idempotent.
 
     `range`: `number` is the end of a range of the producer's own source and `after` its start.
@@ -70,75 +65,86 @@ class Numbered(msgspec.Struct, frozen=True):
 # --- Commands of a queue's shard ---------------------------------------------------------------
 
 
-class Aside(msgspec.Struct, frozen=True):
-    """Rows of a publish that do not wait in the order of their seqs."""
+class RowSchedule(msgspec.Struct, frozen=True):
+    """Rows of a publish with a priority or delay of their own."""
 
     at: int
-    """The first one's place within the publish, from 0."""
+    """The first row's number within the publish, from 0."""
     count: int
     priority: int = limits.PRIORITY_DEFAULT
     delay_ms: int | None = None
-    """None: as the queue says."""
+    """None: the queue's delay."""
+
+
+class RowTtl(msgspec.Struct, frozen=True):
+    """Rows of a publish with a TTL of their own."""
+
+    at: int
+    count: int
+    ttl_ms: int
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Append rows, all or nothing. Answer: `Published`."""
+    """Append rows, all or nothing. Answer: `PublishResult`."""
 
-    rows: Block | tuple[Message, ...]
-    numbered: Numbered | None = None
-    aside: tuple[Aside, ...] = ()
-    """Rising, and apart; of rows that are not named the queue's settings decide."""
+    rows: Block | tuple[NewMessage, ...]
+    numbered: ProducerNumber | None = None
+    aside: tuple[RowSchedule, ...] = ()
+    """Ascending runs that do not overlap; all other rows follow the queue's settings."""
     ids: tuple[str | None, ...] = ()
-    """De-duplication ids, row by row; empty: none has one."""
+    """Deduplication ids, row by row; empty: none."""
     by_body: bool = False
-    """Where the queue says so, a row without an id has that of its body. Not so of what is moved
-    between queues."""
-    lives: tuple[Life, ...] = ()
-    """Rising, and apart: rows with a time to live of their own. The queue's may be shorter."""
+    """Rows without an id are deduplicated by body, if the queue says so. False for messages that
+    are moved between queues."""
+    lives: tuple[RowTtl, ...] = ()
+    """Ascending runs that do not overlap: rows with a TTL of their own. The queue's TTL may be
+    shorter."""
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """Hand out up to `count` messages for `lease_ms`. Answer: `Leased`, perhaps empty."""
+class LeaseMessages(msgspec.Struct, frozen=True):
+    """Lease up to `count` messages for `lease_ms`. Answer: `Leased`, perhaps empty."""
 
     count: int
     lease_ms: int
     attempt: str = ""
-    """The same one again is answered as the first time, while that holds; empty: none."""
+    """Attempt id for idempotent retries: the same id gets the same answer while that is valid;
+    empty: none."""
     together: bool = False
-    """In the orders of groups: as many of one group as there are, before another one gives any."""
+    """In the orders of groups: take all deliverable messages of one group before another one
+    gives any."""
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """These messages of one lease call are done. Answer: `Outcome`."""
+    """Settle (acknowledge) messages of one lease call. Answer: `Outcome`."""
 
     lease: LeaseId
     seqs: BitMap64
     history: bytes
     on_time: bool = False
-    """Those whose deadline is over are refused (`Late`), although the receipt holds."""
+    """Refuse messages whose deadline has passed (`Late`), although the receipt is valid."""
     any_delivery: bool = False
-    """Messages that a later lease call received are settled too, as by its receipt. Not allowed in
-    a transaction."""
+    """Also settle messages that a later lease call received, as by its receipt. Not allowed in a
+    transaction."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give these messages of one lease call back. Answer: `Outcome`."""
+    """Release messages of one lease call for redelivery. Answer: `Outcome`."""
 
     lease: LeaseId
     seqs: BitMap64
     history: bytes
     failed: bool = False
-    """Counts as a failure (a reject, a crash), not as a polite return."""
+    """It counts as a failure (a reject, a crash), not as a voluntary return."""
     delay_ms: int = 0
-    """Nobody gets them before so much time has passed."""
+    """Delay until the messages can be leased again."""
     unseen: bool = False
-    """Nobody has seen them: the delivery does not count."""
+    """No consumer has seen them: the delivery does not count."""
     on_time: bool = False
     """As for `Settle`."""
 
 
 class Discard(msgspec.Struct, frozen=True):
-    """These messages of one lease call are dead letters. Answer: `Outcome`."""
+    """Make dead letters of messages of one lease call. Answer: `Outcome`."""
 
     lease: LeaseId
     seqs: BitMap64
@@ -146,9 +152,9 @@ class Discard(msgspec.Struct, frozen=True):
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Hold these messages of one lease call for `lease_ms` from now. Answer: `Outcome`.
+    """Move the deadline of these messages to `lease_ms` from now. Answer: `Outcome`.
 
-    0: their time is over, as if it had run out.
+    0: the lease expires at once.
     """
 
     lease: LeaseId
@@ -158,204 +164,271 @@ class Extend(msgspec.Struct, frozen=True):
     on_time: bool = False
     """As for `Settle`."""
     most_ms: int = 0
-    """They are refused (`TooLarge`) where they would be held for longer since they were handed out;
-    0: as long as is asked for."""
+    """Refuse (`TooLarge`) if the total lease time since delivery would exceed this; 0: no limit."""
     any_delivery: bool = False
     """As for `Settle`."""
 
 
-class Bury(msgspec.Struct, frozen=True):
-    """Move dead letters to where they go; these are their bodies. Answer: how many went."""
+class MoveDeadLetters(msgspec.Struct, frozen=True):
+    """Move dead letters, whose bodies these are, to the dead-letter queue. Answer: how many
+    moved."""
 
-    rows: tuple[tuple[int, int, Message], ...]
-    """Seq, time of the publish and message; those that are no longer doomed are left out."""
+    rows: tuple[tuple[int, int, NewMessage], ...]
+    """(seq, publish time, message); messages that are no longer dead letters are skipped."""
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """End every row that is there now. Answer: the last seq that went."""
+    """End all present rows. Answer: the last seq that ended."""
 
     forgets_ids: bool = False
-    """A message with a de-duplication id that was used before is no repeat."""
+    """Deduplication ids are forgotten: a message with a used id is accepted."""
 
 
 class Rewind(msgspec.Struct, frozen=True):
-    """Have workers work a `log` queue again from here on. Answer: the first seq that they get."""
+    """Deliver the rows of a `log` queue again from here on. Answer: the first seq to deliver."""
 
-    start: Start | int
-    """A `Start`, or the first seq to be handed out."""
+    start: StartPoint | int
+    """A `StartPoint`, or the first seq to deliver again."""
 
 
 class Configure(msgspec.Struct, frozen=True):
-    """Replace the queue's settings, or those that are named. Answer: the spec."""
+    """Replace all settings of the queue, or the given ones. Answer: the spec."""
 
     spec: QueueSpec | SpecPart
-    most: Most | None = None
-    """The bound of notes with which it is refused, if they change."""
+    most: NotesLimit | None = None
+    """A bound on the number of notes; the command is refused if its changes exceed it."""
 
 
 class Explain(msgspec.Struct, frozen=True):
-    """Why is this message not to be had? Answer: `Explanation`."""
+    """Explain the state of a message. Answer: `Explanation`."""
 
     seq: Seq
     group: bytes | None = None
-    """The message's group, if it is known to the one who asks."""
+    """The message's group, if the caller knows it."""
 
 
 class OpenCursor(msgspec.Struct, frozen=True):
-    """Find or make a cursor. Answer: `CursorCell`."""
+    """Create a cursor if it is missing. Answer: `CursorCell`."""
 
     name: str
-    start: Start | int | Position
-    """Of a new one: a `Start`, or the first seq to be read. At a position it goes on from there,
-    also where it is there already and stands elsewhere."""
+    start: StartPoint | int | CursorPosition
+    """Of a new cursor: a `StartPoint`, or the first seq to read. A position moves an existing
+    cursor as well."""
     retain: bool
     claims: bool = False
-    """The caller follows by it from now on: followers that opened it before are fenced."""
+    """The caller becomes the cursor's follower: earlier followers are fenced off."""
     cursor: int = 0
-    """Only the cursor with this id is opened, and none is made; 0: any."""
+    """Open only the cursor with this id, and create none; 0: any."""
 
 
 class NextSnapshot(msgspec.Struct, frozen=True):
-    """Pin what lies after the cursor. Answer: `SnapshotRef`, or None where nothing does."""
+    """Pin the rows after the cursor. Answer: `SnapshotRef`, or None if there are none."""
 
     name: str
     cursor: int
     after: int
-    """How far the reader has read, perhaps without committing it."""
+    """The seq up to which the reader has read, perhaps without committing it."""
     pin_ms: int
     history: bytes = b""
-    """The history of `after`, if it may have changed since: of another one it says nothing."""
+    """The history of `after`, if it may have changed since: under another one `after` is
+    ignored."""
     claim: bytes = b""
-    """The claim that the caller was given when it opened the cursor."""
+    """The claim that the caller got when it opened the cursor."""
     claims: bool = False
     """The caller has no claim, and takes one with the snapshot."""
 
 
 class CommitCursor(msgspec.Struct, frozen=True):
-    """Move a cursor; at the end of its snapshot the pin goes. Answer: `CursorCell`."""
+    """Move a cursor; at the end of its snapshot the pin is removed. Answer: `CursorCell`."""
 
     name: str
     cursor: int
-    position: Position
+    position: CursorPosition
     claim: bytes = b""
     """As for `NextSnapshot`."""
 
 
 class ResetCursor(msgspec.Struct, frozen=True):
-    """Begin anew at another place. Answer: `CursorCell`."""
+    """Move a cursor to any place, forward or back. Answer: `CursorCell`."""
 
     name: str
-    start: Start | int | Position
+    start: StartPoint | int | CursorPosition
     claims: bool = False
     """As for `OpenCursor`."""
 
 
 class Locate(msgspec.Struct, frozen=True):
-    """Where does a follower go on? Answer: `Position`, in the present history.
+    """Translate a position to the present history. Answer: `CursorPosition`.
 
-    One with a lower seq: what was read after that was taken back.
+    If its seq is lower, the rows that the follower has read after it were rolled back.
     """
 
-    position: Position | None
-    """None: one that has read everything so far."""
+    position: CursorPosition | None
+    """None: a follower that has read everything so far."""
 
 
 class AwaitCursor(msgspec.Struct, frozen=True):
-    """Has a cursor committed all up to a position? Answer: True, or None: not yet."""
+    """Check whether a cursor has committed all up to a position. Answer: True, or None: not yet."""
 
     name: str
-    position: Position
+    position: CursorPosition
 
 
 class DeleteCursor(msgspec.Struct, frozen=True):
-    """Forget a cursor. Answer: whether there was one."""
+    """Delete a cursor. Answer: whether there was one."""
 
     name: str
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """Keep the shard as of now readable. Answer: `SnapshotRef`."""
+    """Keep the present state of the shard readable. Answer: `SnapshotRef`."""
 
     pin_ms: int
 
 
 class Unpin(msgspec.Struct, frozen=True):
-    """Let a pin go. Answer: whether it was there."""
+    """Remove a pin. Answer: whether it existed."""
 
     pin: int
     history: bytes
     index: int
     """The pin's own batch, in that history: after a takeover its number may be another pin's."""
     cursor: str = ""
-    """The cursor that stops reading it; empty: it is nobody's but the caller's."""
+    """The cursor that stops reading it; empty: only the caller uses it."""
     claim: bytes = b""
     """As for `NextSnapshot`."""
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """Write rows that nobody sees yet. Answer: rows of the stage so far."""
+    """Write invisible rows to a stage. Answer: number of rows of the stage so far."""
 
     stage: str
     rows: Block
-    aside: tuple[Aside, ...] = ()
-    """As those of a publish, and the lives too."""
-    lives: tuple[Life, ...] = ()
+    aside: tuple[RowSchedule, ...] = ()
+    """Priorities and delays of rows, as those of a publish."""
+    lives: tuple[RowTtl, ...] = ()
     number: int = 0
-    """Counts the calls of the stage from 1 on, so that a repeat changes nothing; 0: it has none."""
+    """Number of the call within the stage, from 1 on, so that a repeat changes nothing; 0: none."""
 
 
 class PublishStaged(msgspec.Struct, frozen=True):
-    """Make stages visible at once, in this order. Answer: `Published`."""
+    """Make stages visible at once, in this order. Answer: `PublishResult`."""
 
     stages: tuple[str, ...]
-    """There may be none: nothing came of what the number stands for."""
-    numbered: Numbered | None = None
+    """Empty: the producer's range had no rows, and only its number advances."""
+    numbered: ProducerNumber | None = None
 
 
 class DropStage(msgspec.Struct, frozen=True):
-    """Forget a stage and its rows. Answer: whether there was one."""
+    """Delete a stage and its rows. Answer: whether there was one."""
 
     stage: str
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time passes: drop what is too old. Answer: None, or True if more is due than fits a batch."""
+    """Expire and collect whatever is due. Answer: None, or True if more is due than fits a
+    batch."""
 
 
 # --- Commands of the catalog -------------------------------------------------------------------
 
 
-class Found(msgspec.Struct, frozen=True):
-    """Begin a catalog. Answer: `CatalogCell`."""
+class InitCatalog(msgspec.Struct, frozen=True):
+    """Initialize a catalog. Answer: `CatalogCell`."""
 
     secret: bytes
 
 
 class CreateQueue(msgspec.Struct, frozen=True):
-    """Find or make a queue. Answer: `QueueRef`; with other settings than the stored: refused.
+    """Create a queue if it is missing. Answer: `QueueRef`; refused if the stored settings differ.
 
-    Of a part of the settings only those that are named must be the stored ones.
+    With a part of the settings, only the given ones must equal the stored ones.
     """
 
     space: str
     name: str
     spec: QueueSpec | SpecPart
     shards: int | None = None
-    """How many shards it has; None: one, or as many as it has."""
+    """Number of shards; None: one, or those of the existing queue."""
     route: Route | None = None
 
 
 class DeleteQueue(msgspec.Struct, frozen=True):
-    """End a queue with all that it holds. Answer: whether there was one."""
+    """Delete a queue and all its state. Answer: whether there was one."""
 
     space: str
     name: str
 
 
-class Transaction(msgspec.Struct, frozen=True):
-    """Several commands at once, all or nothing, within one commit group. Answer: their answers."""
+class ApplyTransaction(msgspec.Struct, frozen=True):
+    """Run several commands, all or nothing, within one commit group. Answer: their answers."""
 
     parts: tuple[tuple[ShardId, Part], ...]
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """Settle a message of a lease call, and publish and lease its successor. Answer: `Leased`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    """The single message."""
+    history: bytes
+    message: NewMessage
+    lease_ms: int
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """End these messages by id, leased or not. Answer: how many there were."""
+
+    seqs: BitMap64
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """Quarantine the queue or topic of this shard, because these rows cannot be read.
+
+    Answer: whether any of them is still live or pinned. If not, nothing is changed.
+    """
+
+    first: int
+    last: int
+    reason: str
+
+
+class Mend(msgspec.Struct, frozen=True):
+    """End the unreadable rows within these ranges. Answer: how many were ended.
+
+    Only a quarantined shard accepts it.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+
+
+class EndQuarantine(msgspec.Struct, frozen=True):
+    """End the quarantine, as every row can be read again. Answer: whether there was one."""
+
+
+class ListHolders(msgspec.Struct, frozen=True):
+    """List the pins, cursors and dead letters that keep rows. Answer: `Holders`."""
+
+
+class LeaseFromShards(msgspec.Struct, frozen=True):
+    """Lease messages of all shards of a queue, least recently served shards first.
+
+    Answer: `ShardLeases`, perhaps empty.
+    """
+
+    shards: tuple[ShardId, ...]
+    count: int
+    lease_ms: int
+
+
+class SnapshotShards(msgspec.Struct, frozen=True):
+    """Pin the rows after a cursor on all shards of a queue, in one entry.
+
+    Answer: `MultiShardSnapshot`, or None if there are no rows.
+    """
+
+    parts: tuple[tuple[ShardId, NextSnapshot], ...]
 
 
 Wide = (
@@ -370,16 +443,16 @@ Wide = (
     | Stage
     | DropStage
 )
-"""What is asked of every shard of a queue at once, and of each of them nothing else."""
+"""Commands that are sent to every shard of a queue, and whose effect is the same on each."""
 
 Part = Publish | Settle | Release | Extend | Discard | CommitCursor | Unpin | PublishStaged | Wide
-"""What a transaction may hold."""
+"""Commands that a transaction may contain."""
 
 ShardCommand = (
     Part
-    | Lease
+    | LeaseMessages
     | Replace
-    | Bury
+    | MoveDeadLetters
     | Delete
     | Explain
     | ListHolders
@@ -395,79 +468,10 @@ ShardCommand = (
     | EndQuarantine
 )
 SessionCommand = OpenSession | ResumeSession | Receive | GrantCredit | SuspectSession | CloseSession
-CatalogCommand = Found | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
-Across = LeaseAcross | SnapshotAcross
-"""What is asked of all shards of a queue, and answered for all of them together."""
+CatalogCommand = (
+    InitCatalog | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
+)
+MultiShardCommand = LeaseFromShards | SnapshotShards
+"""Commands with one answer for all shards of a queue."""
 
-Command = ShardCommand | SessionCommand | CatalogCommand | Transaction | Across
-
-
-class Need(msgspec.Struct, frozen=True):
-    """What `decide` must know from the store before it can go on; nothing was decided yet."""
-
-    shard: ShardId
-    keys: tuple[bytes, ...] = ()
-    """Their newest live seqs."""
-    hidden: tuple[int, int] | None = None
-    """The rows within [low, high] that no worker gets."""
-    stages: tuple[str, ...] = ()
-    """Keys and deletes of these stages ..."""
-    grouped: bool = False
-    """... and the groups of their rows."""
-    rows: tuple[int, ...] = ()
-    """How these rows stand."""
-    cells: tuple[Kind, bytes, int] | None = None
-    """Of a kind, the first so many cells from a key on."""
-    points: tuple[tuple[Kind, bytes], ...] = ()
-    """These cells, of kinds of which a view holds nothing."""
-    ended: tuple[tuple[int, int], ...] = ()
-    """Of the rows within each [low, high], those that are dead, or settled and kept."""
-    dead: tuple[tuple[int, int], ...] = ()
-    """Of the rows within each [low, high], those that are dead; pins may still show them."""
-    older_ms: int | None = None
-    """The first row that is not older than this."""
-    held: tuple[int, ...] = ()
-    """The dead rows that these pins keep."""
-    live: bool = False
-    """How many rows are live or kept."""
-    outlived: tuple[int, int, int] | None = None
-    """After a seq, the messages from before a time: so many of them."""
-
-
-class Held(msgspec.Struct, frozen=True):
-    """Rows of a part of the seqs that nobody but a pin, and those beside it, still sees."""
-
-    low: int
-    high: int
-    rows: int
-
-
-class Outlived(msgspec.Struct, frozen=True):
-    """Messages that are there and were published before a time: the first ones after a seq."""
-
-    seqs: BitMap64
-    upto: int
-    """Up to here these are all."""
-    next_ms: int | None
-    """None of those after it was published before then; None: there are none."""
-
-
-class StageFacts(msgspec.Struct, frozen=True):
-    """What the store knows of a stage."""
-
-    keys: list[bytes | None]
-    deletes: list[int]
-    groups: list[int] = []
-    """The number of each row's group, where it was asked for."""
-
-
-class RowFacts(msgspec.Struct, frozen=True):
-    """What the store knows of a row."""
-
-    live: bool
-    delete: bool = False
-    kept: bool = False
-    superseded_by: int = 0
-    """The newest revision of its key, where a newer one is known to have ended the row."""
-    aside: bool = False
-    """It was put aside when it was published."""
+Command = ShardCommand | SessionCommand | CatalogCommand | ApplyTransaction | MultiShardCommand

@@ -1,6 +1,6 @@
-"""The rules of the queue.
+"""Turns commands into changes: the rules of the queue begin here.
 
-Rule 1: what is decided depends on the views, the command and the time given, on nothing else.
+Rule 1: decisions depend on the views, the command and the given time, on nothing else.
 Rule 2: check first, change after. Once a change is emitted, nothing may raise.
 Rule 3: this is the only file that switches on the type of a command.
 Rule 4: an unknown command fails; it is never answered as if it had been done.
@@ -14,186 +14,194 @@ from typing import Protocol, assert_never
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import (
-    across,
-    age,
-    aside,
-    attempt,
-    bury,
-    catalog,
-    delete,
-    expiry,
-    explain,
-    failures,
-    follow,
-    forward,
-    lease,
-    length,
-    points,
-    publish,
-    quarantine,
-    replace,
-    retain,
-    rotation,
-    sessions,
-    staged,
-    topic,
-    work,
+from millrace.core import catalog, multi_shard, ticks
+from millrace.core.answers import (
+    Explanation,
+    Holders,
+    Leased,
+    MultiShardSnapshot,
+    Outcome,
+    PublishResult,
+    QueueRef,
+    ShardLeases,
+    SnapshotRef,
 )
-from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
-from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
+from millrace.core.cells import CatalogCell, CursorCell, Kind, TopicCell
 from millrace.core.commands import (
+    ApplyTransaction,
     AwaitCursor,
-    Bury,
     Command,
     CommitCursor,
     Configure,
     CreateQueue,
+    Delete,
     DeleteCursor,
     DeleteQueue,
     Discard,
     DropStage,
+    EndQuarantine,
     Explain,
     Extend,
-    Found,
-    Held,
-    Lease,
+    InitCatalog,
+    LeaseFromShards,
+    LeaseMessages,
+    ListHolders,
     Locate,
-    Need,
+    Mend,
+    MoveDeadLetters,
     NextSnapshot,
     OpenCursor,
-    Outlived,
     Part,
     Pin,
     Publish,
     PublishStaged,
     Purge,
+    Quarantine,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
-    RowFacts,
     Settle,
+    SnapshotShards,
     Stage,
-    StageFacts,
     Tick,
-    Transaction,
     Unpin,
     Wide,
 )
-from millrace.core.desk import Desk
-from millrace.core.draft import Draft
-from millrace.core.fold import ShardMeta
-from millrace.core.holder import Holders, ListHolders
-from millrace.core.leased_commands import Replace
+from millrace.core.delivery import (
+    attempt_id,
+    explain,
+    group_lease,
+    lease,
+    quarantine,
+    redelivery,
+    sessions,
+    settle,
+)
+from millrace.core.followers import cursors
 from millrace.core.model import (
-    CatalogCell,
-    CursorCell,
-    Kind,
-    Message,
-    Position,
-    QueueSpec,
+    CursorPosition,
+    NewMessage,
     Seq,
     ShardId,
 )
-from millrace.core.partition_commands import Delete
-from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
+from millrace.core.needs import (
+    ExpiredRows,
+    Need,
+    PinnedRows,
+    RowFacts,
+    StageFacts,
+)
+from millrace.core.ordering import deferred
+from millrace.core.publishing import publish, stages
+from millrace.core.retention import expiry, log_retention, max_length
 from millrace.core.session_commands import (
     CloseSession,
-    Delivered,
     GrantCredit,
     Granted,
     OpenSession,
     Receive,
+    ReceiveResult,
     ResumeSession,
     SessionRef,
     SuspectSession,
 )
-from millrace.core.topic_cells import TopicCell
+from millrace.core.spec import QueueSpec
+from millrace.core.state import cell_lookup
+from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import Draft
+from millrace.core.state.fold import ShardMeta
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
     Forward,
-    Forwarded,
+    ForwardResult,
     Subscribe,
-    Subscribed,
+    SubscribeResult,
     TopicRef,
     Unsubscribe,
 )
+from millrace.core.topics import topic
+from millrace.core.transfer import dead_letter, forward, replace
 from millrace.errors import Invalid, NotFound, Refused, Retry, TooLarge
 
-PartAnswer = Published | Outcome | CursorCell | SnapshotRef | Position | QueueSpec | int | bool
+PartAnswer = (
+    PublishResult | Outcome | CursorCell | SnapshotRef | CursorPosition | QueueSpec | int | bool
+)
 Answer = (
     PartAnswer
     | Leased
-    | LeasedAcross
-    | Vector
+    | ShardLeases
+    | MultiShardSnapshot
     | QueueRef
     | CatalogCell
     | Explanation
     | SessionRef
-    | Delivered
+    | ReceiveResult
     | Granted
     | TopicRef
     | TopicCell
-    | Subscribed
-    | Forwarded
+    | SubscribeResult
+    | ForwardResult
     | Holders
     | tuple[PartAnswer, ...]
     | None
 )
 
 
-def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | Retry | Need:
-    """Judge a command and, if it may be done, write its changes into the desk's drafts.
+def decide(
+    context: BatchContext, shard: ShardId, command: Command
+) -> Answer | Refused | Retry | Need:
+    """Validate a command and, if it is allowed, write its changes into the context's drafts.
 
-    `Need`: nothing was decided; fetch what it names into the view's facts and ask again.
+    `Need`: nothing was decided; read what it names into the view's facts and call again.
     """
     if isinstance(command, _ACROSS):
-        return _across(desk, command)
-    if isinstance(command, Lease):
-        view = desk.view(shard)
+        return _across(context, command)
+    if isinstance(command, LeaseMessages):
+        view = context.view(shard)
         if view is not None and view.quarantine:
             return quarantine.refusal(view)
-        none = lease.find_none(view, command, desk.now)
+        none = lease.find_empty(view, command, context.now)
         if none is not None:
             return none
-    draft = desk.draft(shard)
+    draft = context.draft(shard)
     if draft is None:
-        return work.deleted()
+        return settle.queue_deleted()
     match command:
-        # What comes for single messages is told apart first.
-        case Lease():
+        # Commands with a single message are dispatched first.
+        case LeaseMessages():
             return (
                 lease.lease_next(draft, command)
-                or attempt.again(draft, command)
+                or attempt_id.again(draft, command)
                 or _lease(draft, command)
             )
         case Settle():
-            return work.settle(draft, command)
+            return settle.settle(draft, command)
         case Replace():
             return replace.replace(draft, command)
-        case Bury():
-            return bury.bury(desk, draft, command)
+        case MoveDeadLetters():
+            return dead_letter.move_dead_letters(context, draft, command)
         case Delete():
-            return delete.delete(draft, command)
+            return settle.delete_by_id(draft, command)
         case Quarantine():
-            return quarantine.quarantine(desk, draft, command)
+            return quarantine.quarantine(context, draft, command)
         case Mend():
             return quarantine.mend(draft, command)
         case EndQuarantine():
-            return quarantine.end_quarantine(desk, draft, command)
+            return quarantine.end_quarantine(context, draft, command)
         case Explain():
             return explain.explain(draft, command)
         case ListHolders():
-            return retain.list_holders(draft)
+            return log_retention.list_holders(draft)
         case NextSnapshot():
-            return follow.next_snapshot(draft, command)
+            return cursors.next_snapshot(draft, command)
         case AwaitCursor():
-            return follow.await_cursor(draft, command)
+            return cursors.await_cursor(draft, command)
         case Tick():
-            return age.do_tick(draft)
+            return ticks.do_tick(draft)
         case OpenSession():
             return sessions.open_session(draft, command)
         case ResumeSession():
@@ -207,57 +215,57 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case CloseSession():
             return sessions.close_session(draft, command)
         case Subscribe():
-            return topic.subscribe(desk, draft, command)
+            return topic.subscribe(context, draft, command)
         case ConfigureSubscription():
             return topic.configure_subscription(draft, command)
         case Unsubscribe():
-            return topic.unsubscribe(desk, draft, command)
+            return topic.unsubscribe(context, draft, command)
         case Forward():
-            return forward.forward(desk, draft, command)
+            return forward.forward(context, draft, command)
         case CreateTopic():
-            return topic.create(desk, draft, _key(command), command)
+            return topic.create(context, draft, _key(command), command)
         case ConfigureTopic():
-            return topic.configure(desk, draft, _key(command), command)
+            return topic.configure(context, draft, _key(command), command)
         case DeleteTopic():
-            return topic.delete(desk, draft, _key(command), command)
-        case Found():
-            return catalog.found(draft, command)
+            return topic.delete(context, draft, _key(command), command)
+        case InitCatalog():
+            return catalog.init_catalog(draft, command)
         case CreateQueue():
-            return catalog.create(desk, draft, command)
+            return catalog.create(context, draft, command)
         case DeleteQueue():
-            return catalog.delete(desk, draft, command)
+            return catalog.delete(context, draft, command)
         case _:
-            return _part(desk, draft, command)
+            return _part(context, draft, command)
 
 
-_ACROSS = (Transaction, LeaseAcross, SnapshotAcross)
+_ACROSS = (ApplyTransaction, LeaseFromShards, SnapshotShards)
 
 
 def _across(
-    desk: Desk, command: Transaction | LeaseAcross | SnapshotAcross
+    context: BatchContext, command: ApplyTransaction | LeaseFromShards | SnapshotShards
 ) -> Answer | Refused | Retry | Need:
     match command:
-        case Transaction():
-            return _transaction(desk, command)
-        case LeaseAcross():
-            return across.lease_across(desk, command)
-        case SnapshotAcross():
-            return across.snapshot_across(desk, command)
+        case ApplyTransaction():
+            return _transaction(context, command)
+        case LeaseFromShards():
+            return multi_shard.lease_from_shards(context, command)
+        case SnapshotShards():
+            return multi_shard.snapshot_shards(context, command)
 
 
 def _key(command: CreateTopic | ConfigureTopic | DeleteTopic) -> bytes:
     return catalog.queue_key(command.space, command.name)
 
 
-def _lease(draft: Draft, command: Lease) -> Leased | Retry | Need:
+def _lease(draft: Draft, command: LeaseMessages) -> Leased | Retry | Need:
     checked = lease.check_lease(draft, command)
     if checked is not None:
         return checked
-    return attempt.remember(draft, command, lease.do_lease(draft, command))
+    return attempt_id.remember(draft, command, lease.do_lease(draft, command))
 
 
-class Source(Protocol):
-    """Who answers needs: a store, as of the last batch that it folded."""
+class NeedResolver(Protocol):
+    """Resolves a `Need`: the store, as of its last folded batch."""
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]: ...
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
@@ -270,13 +278,14 @@ class Source(Protocol):
     def dead(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
     def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
-    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived: ...
-    def held(self, shard: ShardId, pin: int) -> list[Held]: ...
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> ExpiredRows: ...
+    def held(self, shard: ShardId, pin: int) -> list[PinnedRows]: ...
     def meta(self, shard: ShardId) -> ShardMeta | None: ...
 
 
-def learn(draft: Draft, need: Need, source: Source) -> None:
-    """Fetch what `decide` needs; what was folded since the view was told so must be told first."""
+def learn(draft: Draft, need: Need, source: NeedResolver) -> None:
+    """Read from the store what `decide` needs; the view must know of all batches folded since
+    its last read."""
     facts = draft.view.facts
     if need.keys:
         facts.keys.update(zip(need.keys, source.find(need.shard, need.keys), strict=True))
@@ -289,19 +298,19 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.rows[seq] = source.row(need.shard, seq)
     if need.cells is not None:
         kind, key, limit = need.cells
-        found = source.cells_from(need.shard, kind, key, limit)
+        cells = source.cells_from(need.shard, kind, key, limit)
         if kind is Kind.EXPIRY:
-            expiry.learn(draft, found)
-        elif kind in (Kind.RING, Kind.BUCKET) and not aside.is_old(draft.view, key):
-            rotation.learn_cells(draft, kind, found, limit)
+            expiry.learn(draft, cells)
+        elif kind in (Kind.RING, Kind.BUCKET) and not deferred.is_old(draft.view, key):
+            group_lease.learn_cells(draft, kind, cells, limit)
         else:
-            aside.learn_cells(draft, kind, key, found, limit)
+            deferred.learn_cells(draft, kind, key, cells, limit)
     for low, high in need.ended:
         facts.ended[low, high] = source.ended(need.shard, low, high)
     for low, high in need.dead:
         facts.dead[low, high] = source.dead(need.shard, low, high)
     if need.points:
-        points.learn(draft.view, need.points, source.points(need.shard, need.points))
+        cell_lookup.learn(draft.view, need.points, source.points(need.shard, need.points))
     if need.older_ms is not None:
         facts.older = source.seq_at(need.shard, need.older_ms)
     if need.outlived is not None:
@@ -313,53 +322,54 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.live = meta.live if meta is not None else 0
 
 
-def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
-    """As `decide` for each of these, which are publishes without numbers, deletes and turns.
+def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[PublishResult]:
+    """Decide publishes without numbers, deletes and schedules, as `decide` would each.
 
-    The shard must not be keyed, nor delay what it takes: then nothing has to be checked, and all of
-    them are one step.
+    The shard must be neither keyed nor delaying: then nothing has to be checked, and all of them
+    are one step.
     """
-    answers: list[Published] = []
-    messages: list[Message] = []
+    answers: list[PublishResult] = []
+    messages: list[NewMessage] = []
     seq = draft.view.last_seq + 1
     for command in commands:
         assert isinstance(command, Publish)
         assert isinstance(command.rows, tuple)
         messages.extend(command.rows)
-        answers.append(Published(Seq(seq), len(command.rows)))
+        answers.append(PublishResult(Seq(seq), len(command.rows)))
         seq += len(command.rows)
     draft.put_rows(messages)
     return answers
 
 
-# --- Parts: what may stand alone or in a transaction ---------------------------------------------
+# --- Parts: commands that stand alone or in a transaction ----------------------------------------
 
 Checked = PartAnswer | Refused | Retry | Need | None
 
 
-def _check_part(desk: Desk, draft: Draft, part: Part) -> Checked:
-    """None: it may be done. An answer: it was done before, or there is nothing to do."""
+def _check_part(context: BatchContext, draft: Draft, part: Part) -> Checked:
+    """Check a part: None if it may be done; an answer if it was done before, or has nothing to
+    do."""
     match part:
         case Publish():
             return publish.check_publish(draft, part)
         case PublishStaged():
             return publish.check_publish_staged(draft, part)
         case CommitCursor():
-            return follow.check_commit(draft, part)
+            return cursors.check_commit(draft, part)
         case OpenCursor():
-            return follow.check_open_cursor(draft, part)
+            return cursors.check_open_cursor(draft, part)
         case ResetCursor():
-            return follow.check_reset(draft, part)
+            return cursors.check_reset(draft, part)
         case Locate():
-            return follow.check_locate(draft, part)
+            return cursors.check_locate(draft, part)
         case Pin():
-            return follow.check_plain_pin(draft)
+            return cursors.check_plain_pin(draft)
         case Stage():
-            return staged.check_stage(draft, part)
+            return stages.check_stage(draft, part)
         case Rewind():
-            return work.check_rewind(draft, part)
+            return settle.check_rewind(draft, part)
         case Configure():
-            return catalog.check_configure(desk, draft, part)
+            return catalog.check_configure(context, draft, part)
         case Settle() | Release() | Extend() | Discard() | Unpin():
             return None
         case Purge() | DeleteCursor() | DropStage():
@@ -375,79 +385,79 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case PublishStaged():
             return publish.do_publish_staged(draft, part)
         case Settle():
-            return work.settle(draft, part)
+            return settle.settle(draft, part)
         case Release():
-            return failures.do_release(draft, part, work.judge(draft, part))
+            return redelivery.do_release(draft, part, settle.judge(draft, part))
         case Discard():
-            return failures.do_discard(draft, part, work.judge(draft, part))
+            return redelivery.do_discard(draft, part, settle.judge(draft, part))
         case Extend():
-            return work.extend(draft, part)
+            return settle.extend(draft, part)
         case Purge():
-            return work.do_purge(draft, part)
+            return settle.do_purge(draft, part)
         case Rewind():
-            return work.do_rewind(draft, part)
+            return settle.do_rewind(draft, part)
         case Configure():
             return catalog.do_configure(draft, part)
         case CommitCursor():
-            return follow.do_commit(draft, part)
+            return cursors.do_commit(draft, part)
         case OpenCursor():
-            return follow.do_open_cursor(draft, part)
+            return cursors.do_open_cursor(draft, part)
         case ResetCursor():
-            return follow.do_reset(draft, part)
+            return cursors.do_reset(draft, part)
         case Locate():
             raise AssertionError("it is answered when it is checked")
         case DeleteCursor():
-            return follow.do_delete_cursor(draft, part.name)
+            return cursors.do_delete_cursor(draft, part.name)
         case Pin():
-            return follow.do_pin(draft, part)
+            return cursors.do_pin(draft, part)
         case Unpin():
-            return follow.do_unpin(draft, part)
+            return cursors.do_unpin(draft, part)
         case Stage():
-            return staged.do_stage(draft, part)
+            return stages.do_stage(draft, part)
         case DropStage():
-            return staged.do_drop_stage(draft, part.stage)
+            return stages.do_drop_stage(draft, part.stage)
         case _:
             assert_never(part)
 
 
-def _part(desk: Desk, draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
-    checked = _check_part(desk, draft, part)
+def _part(context: BatchContext, draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
+    checked = _check_part(context, draft, part)
     if checked is None and isinstance(part, Publish | PublishStaged):
         checked = publish.check_room(draft, part)
     return checked if checked is not None else _do_part(draft, part)
 
 
 def _transaction(
-    desk: Desk, command: Transaction
+    context: BatchContext, command: ApplyTransaction
 ) -> tuple[PartAnswer, ...] | Refused | Retry | Need:
-    """All parts or none: every part is judged before the first one is done."""
+    """Do all parts or none: every part is checked before the first one is done."""
     refused = _check_once(command)
     if refused is not None:
         return refused
     checks: list[tuple[Draft, Part, PartAnswer | None]] = []
     looked_at = 0
     for shard, part in command.parts:
-        draft = desk.draft(shard)
+        draft = context.draft(shard)
         if draft is None:
             return NotFound("a queue of the transaction was deleted", field="queue")
         if isinstance(part, PublishStaged):
-            looked_at += staged.rows_looked_at(draft.view, part.stages)
-            refused = staged.check_rows(looked_at)
+            looked_at += stages.rows_looked_at(draft.view, part.stages)
+            refused = stages.check_rows(looked_at)
             if refused is not None:
                 return refused
-        checked = _check_part(desk, draft, part)
+        checked = _check_part(context, draft, part)
         if isinstance(checked, Refused | Retry | Need):
             return checked
         if isinstance(part, Settle | Release | Extend | Discard):
-            outcome = work.judge(draft, part)
+            outcome = settle.judge(draft, part)
             for seq in sorted(outcome.refused):
                 return outcome.refused[seq]
         checks.append((draft, part, checked))
     refusal = _check_room(checks)
     if refusal is not None:
         return refusal
-    # A message that the transaction settles and replaces under the same key is settled: what was
-    # leased comes before what is published, in whichever order they were named.
+    # A message that the transaction both settles and replaces under the same key counts as settled:
+    # leases come before publishes, in whichever order the parts are.
     answers: dict[int, PartAnswer] = {}
     for at, (draft, part, checked) in sorted(enumerate(checks), key=_publishes):
         answers[at] = checked if checked is not None else _do_part(draft, part)
@@ -457,22 +467,23 @@ def _transaction(
 def _check_room(
     checks: Sequence[tuple[Draft, Part, PartAnswer | None]],
 ) -> Refused | Retry | Need | None:
-    """Whether all that is published finds room, after what is settled has made some."""
-    asked: dict[ShardId, tuple[Draft, length.Asked]] = {}
+    """Check that all published rows fit into their queues, after the settled ones have made
+    room."""
+    asked: dict[ShardId, tuple[Draft, max_length.AddedRows]] = {}
     for draft, part, checked in checks:
         view = draft.view
         if not view.spec.is_bounded or checked is not None:
             continue
         if isinstance(part, Publish | PublishStaged):
-            added = publish.asked_of(draft, part)
+            added = publish.rows_added_by(draft, part)
         elif isinstance(part, Settle) and not view.retaining:
-            added = length.Asked(0, 0, part.seqs & BitMap64(view.holder))
+            added = max_length.AddedRows(0, 0, part.seqs & BitMap64(view.holder))
         else:
             continue
-        known = asked.get(view.shard)
-        asked[view.shard] = (draft, known[1].plus(added) if known else added)
+        earlier = asked.get(view.shard)
+        asked[view.shard] = (draft, earlier[1].plus(added) if earlier else added)
     for draft, wanted in asked.values():
-        refusal = length.check(draft, wanted) if wanted.rows else None
+        refusal = max_length.check(draft, wanted) if wanted.rows else None
         if refusal is not None:
             return refusal
     return None
@@ -482,8 +493,8 @@ def _publishes(item: tuple[int, tuple[Draft, Part, PartAnswer | None]]) -> bool:
     return isinstance(item[1][1], Publish | PublishStaged)
 
 
-def _check_once(command: Transaction) -> Refused | None:
-    """Parts are judged side by side, so that none may depend on what another one does."""
+def _check_once(command: ApplyTransaction) -> Refused | None:
+    """Refuse parts that depend on each other: they are checked independently."""
     if len(command.parts) > limits.TRANSACTION_PARTS_MAX:
         return TooLarge(
             f"a transaction holds up to {limits.TRANSACTION_PARTS_MAX} parts",

@@ -1,6 +1,6 @@
 """Notes: small texts that a front end keeps with a queue, a topic or a subscription.
 
-The engine does not look at them. They are sorted by their names, and each name is there once.
+The engine does not interpret them. They are sorted by name, and names are unique.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ Notes = tuple[tuple[str, str], ...]
 """Names and texts."""
 
 
-class Most(msgspec.Struct, frozen=True):
-    """A bound that a change of notes is judged by, where all changes are in turn."""
+class NotesLimit(msgspec.Struct, frozen=True):
+    """A bound on notes, checked in the decision, where changes come one after the other."""
 
     prefix: str
     count: int
-    """So many notes have names that begin so."""
+    """Limit of notes whose names have this prefix."""
 
 
 def merge(known: Notes, named: Notes | None) -> Notes:
-    """`known` with what is named in its place; a note whose text is empty is no longer there."""
+    """Return `known` updated with the given notes; an empty text removes a note."""
     if not named:
         return known
-    found = dict(known) | dict(named)
-    return tuple(sorted((name, text) for name, text in found.items() if text))
+    merged = dict(known) | dict(named)
+    return tuple(sorted((name, text) for name, text in merged.items() if text))
 
 
 def merge_all(known: Notes, several: Iterable[Notes]) -> Notes:
-    """`known` with each of these in turn that there is room for. Each takes the time of its own
-    notes: there may be 100,000."""
-    found = dict(known)
+    """Return `known` updated with each of these in turn that fits. The time grows only with the
+    notes of each: there may be 100,000."""
+    merged = dict(known)
     size = sum(map(_size, known))
     for named in several:
         texts = dict(named)
-        gone = [(name, found[name]) for name in texts if name in found]
+        gone = [(name, merged[name]) for name in texts if name in merged]
         added = [(name, text) for name, text in texts.items() if text]
         grown = size + sum(map(_size, added)) - sum(map(_size, gone))
-        count = len(found) + len(added) - len(gone)
+        count = len(merged) + len(added) - len(gone)
         if count > limits.NOTES_MAX or grown > limits.NOTES_BYTES_MAX:
             continue
         for name, _ in gone:
-            del found[name]
-        found.update(added)
+            del merged[name]
+        merged.update(added)
         size = grown
-    return tuple(sorted(found.items()))
+    return tuple(sorted(merged.items()))
 
 
 def _size(note: tuple[str, str]) -> int:
@@ -58,9 +58,9 @@ def _size(note: tuple[str, str]) -> int:
 
 
 def check(
-    notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX, most: Most | None = None
+    notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX, most: NotesLimit | None = None
 ) -> TooLarge | None:
-    """Whether there may be so many of them, with so many bytes."""
+    """Check the number of notes and their size in bytes against the limits."""
     if most is not None:
         count = sum(name.startswith(most.prefix) for name, _ in notes)
         if count > most.count:

@@ -1,4 +1,4 @@
-"""What a consumer's session may ask of a shard, and what it is answered."""
+"""Commands of a consumer session, and their results."""
 
 from __future__ import annotations
 
@@ -9,76 +9,77 @@ from millrace.core.model import LeaseId
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Which session speaks, and by whose mouth."""
+    """The right to use a session; a fencing token."""
 
     session: int
     history: bytes
-    """The history in which it was opened or resumed."""
+    """The history in which the session was opened or resumed."""
     number: int
-    """How often it was opened and resumed then: the newest claim alone is heard."""
+    """Number of opens and resumes at that time: only the newest claim is accepted."""
     epoch: int
-    """The decider that it was made with: one that a takeover has lost is not taken for another."""
+    """The decider that created it, so that a claim lost in a takeover is never confused with
+    another."""
 
 
 class OpenSession(msgspec.Struct, frozen=True):
-    """Begin a session. Answer: `SessionRef`."""
+    """Open a session. Answer: `SessionRef`."""
 
     credit: int
-    """How many messages it holds at once (`refill`), or is handed before it grants more."""
+    """Messages that it may hold at once (`refill`), or deliveries until it grants more."""
     refill: bool
     lease_ms: int
-    """How long it holds each message; 0: as long as the session lasts."""
+    """Lease time of each message; 0: as long as the session lasts."""
     suspect_ms: int
-    """How long it keeps its messages while nobody speaks for it."""
+    """Timeout of a lost session, after which its messages are released."""
     name: str = ""
 
 
 class ResumeSession(msgspec.Struct, frozen=True):
-    """Speak for a session from now on, whoever did before. Answer: `SessionRef`."""
+    """Take over a session, also from another connection. Answer: `SessionRef`."""
 
     session: int
     history: bytes
 
 
 class Receive(msgspec.Struct, frozen=True):
-    """Hand out what its credit allows, or tell again what it holds. Answer: `Delivered`."""
+    """Deliver what the credit allows, or repeat what the session holds. Answer: `ReceiveResult`."""
 
     claim: Claim
     expected: int
-    """The delivery number that the consumer has not heard of: what it holds from there on is told,
-    before anything else is handed out."""
+    """The next delivery number that the consumer expects: deliveries from there on that it
+    already holds are repeated before new ones are made."""
     count: int
 
 
 class GrantCredit(msgspec.Struct, frozen=True):
-    """Let so many more be handed out. Answer: `Granted`."""
+    """Raise the session's credit. Answer: `Granted`."""
 
     claim: Claim
     credit: int
     drain: bool = False
-    """What is there is handed out now, and the rest of the credit is taken back."""
+    """Deliver what is ready now, and take the rest of the credit back."""
 
 
 class SuspectSession(msgspec.Struct, frozen=True):
-    """Nobody speaks for the session any more, as far as is known. Answer: whether it was there."""
+    """Report that the session's connection was lost. Answer: whether the session existed."""
 
     claim: Claim
 
 
 class CloseSession(msgspec.Struct, frozen=True):
-    """End a session and give back what it holds. Answer: how many messages went back."""
+    """Close a session and release its messages. Answer: how many were released."""
 
     claim: Claim
     seen: int
-    """From this delivery number on the consumer has looked at none: they were not delivered."""
+    """From this delivery number on the consumer has seen none: these deliveries do not count."""
     keep: bool = False
-    """Hand out nothing more, but leave it what it holds until that is settled."""
+    """Deliver nothing more, but let the session hold its messages until they are settled."""
     failed: bool = False
-    """Its consumer is known to be gone: what it holds has failed, as after a crash."""
+    """The consumer is known to be gone: its messages are released as failed, as after a crash."""
 
 
 class SessionRef(msgspec.Struct, frozen=True):
-    """A session that somebody speaks for."""
+    """An open session and its settings."""
 
     claim: Claim
     credit: int
@@ -90,33 +91,33 @@ class SessionRef(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """Messages that a session was handed at once."""
+class SessionDelivery(msgspec.Struct, frozen=True):
+    """Messages that a session received at once."""
 
     lease: LeaseId
     numbers: dict[int, int]
     """Seq → delivery number, in the order of the numbers."""
     deadline_ms: int
     counts: dict[int, tuple[int, int]]
-    """(deliveries, failures) of the seqs for which they are not (1, 0)."""
+    """(deliveries, failures) of the seqs with other counts than (1, 0)."""
 
     def seqs(self) -> BitMap64:
-        """The messages."""
+        """Return the seqs of the messages."""
         return BitMap64(self.numbers)
 
 
-class Delivered(msgspec.Struct, frozen=True):
-    """What a session holds, from the number on that it expected."""
+class ReceiveResult(msgspec.Struct, frozen=True):
+    """The deliveries of a session, from the expected number on."""
 
-    deliveries: tuple[Delivery, ...]
+    deliveries: tuple[SessionDelivery, ...]
     next: int
-    """The number that it has to expect from now on."""
+    """The next number to expect."""
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """What became of credit that was granted."""
+    """The credit of a session after a grant."""
 
     credit: int
-    """What is left to be used."""
+    """Credit that can still be used."""
     drained: int = 0
-    """What was taken back, because nothing was there for it."""
+    """Credit that was taken back, because no messages were ready for it."""

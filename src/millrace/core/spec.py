@@ -8,91 +8,107 @@ import msgspec
 
 from millrace import limits
 from millrace.core import bounds
-from millrace.core.group_cells import Blocking, Order
 from millrace.core.notes import Notes, merge
-from millrace.core.partition_cells import Delivery
+
+Order = Literal["none", "strict", "group", "fair"]
+"""Ordering: none; one by one in the queue; one by one in each group; groups take turns."""
+
+ORDERS: tuple[Order, ...] = ("none", "strict", "group", "fair")
+
+Blocking = Literal["lease", "message"]
+"""Scope of group blocking in the order `group`: `lease` blocks the group until the whole lease
+call has ended; `message` blocks only messages after the first invisible one."""
+
+BLOCKINGS: tuple[Blocking, ...] = ("lease", "message")
+
+Delivery = Literal["messages", "partitions"]
+"""Unit of a lease call: single messages, or messages of one partition, which it locks."""
+
+DELIVERIES: tuple[Delivery, ...] = ("messages", "partitions")
+
 
 Overflow = Literal["refuse", "drop"]
 
 
 class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The settings of a queue: data, changed by a logged command."""
+    """The settings of a queue, changed by commands."""
 
     keyed: bool = False
-    """Publishing under a key replaces the key's older revision."""
+    """A publish under a key replaces the key's older revision."""
     retention: Literal["work", "log"] = "work"
-    """What settling does: `work` ends the row, `log` keeps it."""
+    """Effect of a settle: `work` ends the row, `log` keeps it."""
     keep_deletes_ms: int = limits.KEEP_DELETES_MS
-    """How long a delete stays readable, so that followers learn of it."""
+    """Time for which a delete stays readable, so that followers see it."""
     retry_min_ms: int = 0
-    """A message that failed n times is handed out again after n times so long; 0: at once."""
+    """Backoff: after n failures a message is redelivered n times this delay later; 0: at once."""
     retry_max_ms: int = 0
-    """But not later than so long after its failure."""
+    """Upper bound of the backoff."""
     max_failures: int = 0
-    """A message that failed so often is a dead letter; 0: never."""
+    """Failures after which a message is a dead letter; 0: never."""
     max_deliveries: int = 0
-    """A message that was handed out so often is not handed out again; 0: always."""
+    """Deliveries after which a message is not delivered again; 0: no limit."""
     dead_letter: str = ""
-    """Where dead letters go, as space/name; without it they are dropped."""
+    """The dead-letter queue, as space/name; without it dead letters are dropped."""
     delay_ms: int = 0
-    """So long after it was published nobody gets a message that says nothing about that."""
+    """Delay of messages that are published without a delay of their own."""
     dedup_ms: int = bounds.DEDUP_MS
-    """How long a de-duplication id is remembered; 0: none is taken."""
+    """Deduplication window; 0: ids are refused."""
     dedup_by_body: bool = False
-    """A message without an id has that of its body."""
+    """Messages without an id are deduplicated by their body."""
     keep_ms: int = 0
-    """Under `log`: rows that are older expire; 0: never."""
+    """Under `log`: older rows expire; 0: never."""
     keep_bytes: int = 0
-    """Under `log`: the oldest rows expire while the others have so many bytes; 0: never."""
+    """Under `log`: the oldest rows expire while the rest has at least these bytes; 0: never."""
     keep_messages: int = 0
-    """Under `log`: the oldest rows expire beyond so many; 0: never."""
+    """Under `log`: the oldest rows expire beyond this number; 0: never."""
     retain_max_ms: int = 0
-    """A retaining cursor that is behind and has not moved for so long is dropped; 0: as usual."""
+    """Idle time after which a retaining cursor that lags behind is dropped; 0: the default."""
     retain_max_bytes: int = 0
-    """A retaining cursor that holds back rows of more bytes is dropped; 0: as usual."""
+    """A retaining cursor that holds back more bytes is dropped; 0: the default."""
     pin_max_bytes: int = 0
-    """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
+    """A pin that keeps more bytes of dead rows is dropped; 0: the default."""
     compressed: Literal["", "zstd", "lz4"] = ""
-    """How rows are compressed when they are sealed; empty: not at all."""
+    """Compression of committed and sealed rows; empty: none."""
     ttl_ms: int = 0
-    """Under `work`: what is not settled so long after it was published expires; 0: never."""
+    """Under `work`: TTL of unsettled messages from their publish on; 0: none."""
     dead_letter_expired: bool = False
-    """What expires is a dead letter, and goes where those go."""
+    """Expired messages become dead letters."""
     order: Order = "none"
-    """Who waits for whom. Fixed when the queue is made, but that `none` may become `fair`."""
+    """Ordering of deliveries. Fixed at creation, except that `none` may become `fair`."""
     group_in_flight: int = 0
-    """So many messages of a group are handed out and not ended, at most; 0: any number."""
+    """Limit of messages of one group in flight; 0: none."""
     rate_us: int = 0
-    """A message is handed out every so many microseconds, on average; 0: without a bound."""
+    """Microseconds per delivery on average, a rate limit; 0: none."""
     rate_burst: int = 0
-    """So many may be handed out at once, after a pause."""
+    """Burst of the rate limit: deliveries allowed at once after a pause."""
     group_rate_us: int = 0
-    """As `rate_us`, of each group."""
+    """Rate limit of each group, as `rate_us`."""
     group_burst: int = 0
     delivery: Delivery = "messages"
-    """What a lease call takes. Fixed when the queue is made."""
+    """Unit of a lease call. Fixed at creation."""
     partitions_min: int = 1
     partitions_max: int = bounds.PARTITIONS
-    """Between these their number follows the load."""
+    """With `partitions_min`, the range of the number of partitions, which follows the load."""
     partition_age_ms: int = bounds.PARTITION_AGE_MS
-    """Partitions that were not needed for so long go."""
+    """Idle time after which an unneeded partition is removed."""
     max_messages: int = 0
-    """Under `work`: so many are there at most; 0: any number."""
+    """Under `work`: limit of messages in the queue; 0: none."""
     max_bytes: int = 0
-    """Under `work`: so many bytes they have at most, as far as is known; 0: without a bound."""
+    """Under `work`: limit of their bytes, as far as known; 0: none."""
     overflow: Overflow = "refuse"
-    """What a publish does that does not fit: it is refused, or the oldest that wait are dropped."""
+    """Effect of a full queue: the publish is refused, or the oldest waiting messages are
+    dropped."""
     notes: Notes = ()
-    """What a front end keeps with the queue; the engine does not look at it."""
+    """Notes of a front end about the queue; the engine ignores them."""
     max_in_flight: int = 0
-    """So many are with workers at most, neither ended nor ready again; 0: as many as can be."""
+    """Limit of messages in flight; 0: none."""
     group_blocking: Blocking = "lease"
-    """What messages in flight keep back of their group, in the order `group`."""
+    """Scope of group blocking by messages in flight, in the order `group`."""
     message_bytes_max: int = 0
-    """A durable subscription forwards no larger message to the queue; 0: without a bound."""
+    """Size limit of messages forwarded by a durable subscription; 0: none."""
 
     def is_plain(self) -> bool:
-        """Whether a publish without number, deletes, ids and turns needs no check."""
+        """Return True if a publish without number, deletes, ids and schedules needs no check."""
         return not (
             self.keyed
             or self.delay_ms
@@ -103,7 +119,7 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def hands_out_in_order(self) -> bool:
-        """Whether those that were never handed out come by their seqs, and nothing else counts."""
+        """Return True if new messages are delivered by seq alone, without any other condition."""
         return not (
             self.order != "none"
             or self.delivery != "messages"
@@ -114,27 +130,27 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the queue may be full."""
+        """True if the queue has a limit of messages or bytes."""
         return bool(self.max_messages or self.max_bytes)
 
     @property
     def is_grouped(self) -> bool:
-        """Whether messages wait in groups, and not in the order of their seqs."""
+        """True if messages wait in groups instead of in the order of seqs."""
         return self.order in ("group", "fair")
 
     @property
     def blocking(self) -> Literal["none", "lease", "message"]:
-        """How messages in flight block their group; "none" if the order is not `group`."""
+        """Scope of group blocking; "none" if the order is not `group`."""
         return self.group_blocking if self.order == "group" else "none"
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether a lease call takes some of a partition, and locks it."""
+        """True if a lease call takes messages of one partition and locks it."""
         return self.delivery == "partitions"
 
 
 class SpecPart(msgspec.Struct, frozen=True):
-    """Those settings of a queue that were named; None says nothing about one."""
+    """A part of the settings of a queue; None: not given."""
 
     keyed: bool | None = None
     retention: Literal["work", "log"] | None = None
@@ -171,13 +187,13 @@ class SpecPart(msgspec.Struct, frozen=True):
     max_bytes: int | None = None
     overflow: Overflow | None = None
     notes: Notes | None = None
-    """Those that are named; an empty text ends one."""
+    """The notes to change; an empty text removes a note."""
     max_in_flight: int | None = None
     group_blocking: Blocking | None = None
     message_bytes_max: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
-        """These settings, with what is not named as it is in `spec`."""
+        """Return these settings, completed by those of `spec`."""
         named = msgspec.structs.asdict(self)
         named["notes"] = merge(spec.notes, self.notes)
         return msgspec.structs.replace(

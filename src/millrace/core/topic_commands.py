@@ -1,4 +1,4 @@
-"""What may be asked of a topic, and what is answered."""
+"""Commands of a topic and their results."""
 
 from __future__ import annotations
 
@@ -6,88 +6,87 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millrace.core.block import Block
+from millrace.core.format.block import Block
 from millrace.core.model import Seq, ShardId
-from millrace.core.notes import Most, Notes
+from millrace.core.notes import Notes, NotesLimit
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
-    from millrace.core.commands import Aside
-    from millrace.core.leased_commands import Life
+    from millrace.core.commands import RowSchedule, RowTtl
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """Have what comes to this topic forwarded to a queue. Answer: `Subscribed`."""
+    """Forward new rows of this topic to a queue. Answer: `SubscribeResult`."""
 
     name: str
     space: str
     queue: str
     filter: str
-    """As `filters.text` writes it."""
+    """The filter as `filters.text` writes it."""
     notes: Notes = ()
-    """Of one that is there, those that are named must be the stored ones."""
+    """If the subscription exists, these notes must equal the stored ones."""
     durable: bool = False
-    """The queue need not be there; see `SubscriptionCell`."""
+    """The queue need not exist; see `SubscriptionCell`."""
     dead_letter: str = ""
     queue_notes: Notes = ()
 
 
 class ConfigureSubscription(msgspec.Struct, frozen=True):
-    """Change a subscription that is there. Answer: `Subscribed`.
+    """Change an existing subscription. Answer: `SubscribeResult`.
 
-    The filter judges whatever was not forwarded before, and nothing is forwarded twice.
+    The new filter applies to all rows that were not forwarded before; no row is forwarded twice.
     """
 
     name: str
     filter: str | None = None
-    """As `filters.text` writes it; None: as it is."""
+    """The filter as `filters.text` writes it; None: unchanged."""
     notes: Notes = ()
-    """Those that are named; an empty text ends one."""
+    """Notes to change; an empty text removes one."""
     durable: bool = False
-    """True: make it durable. What is durable stays so."""
+    """True: make it durable. A durable subscription stays durable."""
     dead_letter: str | None = None
     queue_notes: Notes = ()
     """As `notes`."""
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """Forward nothing more. Answer: whether there was such a subscription."""
+    """End a subscription. Answer: whether there was one."""
 
     name: str
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """What a subscription forwards next: the rows (after, upto] of its topic, as far as they pass
-    its filter."""
+    """The next rows of a subscription: the rows (after, upto] of its topic that pass its filter."""
 
     subscription: int
     after: int
     upto: int
     rows: Block | None
     filtered: int = 0
-    aside: tuple[Aside, ...] = ()
-    lives: tuple[Life, ...] = ()
+    aside: tuple[RowSchedule, ...] = ()
+    lives: tuple[RowTtl, ...] = ()
     filter: str = ""
-    """The filter that they passed."""
+    """The filter that the rows have passed."""
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """Bring rows of this topic to queues, each parcel as far as its queue takes it.
+    """Forward rows of this topic to queues, each parcel as far as its queue accepts it.
 
-    Answer: `Forwarded`.
+    Answer: `ForwardResult`.
     """
 
     parcels: tuple[Parcel, ...]
 
 
 class CreateTopic(msgspec.Struct, frozen=True):
-    """Find or make a topic. Answer: `TopicRef`; with other settings than the stored: refused."""
+    """Create a topic if it is missing. Answer: `TopicRef`; refused if the stored settings
+    differ."""
 
     space: str
     name: str
     max_lag: int | None = None
     notes: Notes = ()
-    """Of one that is there, those that are named must be the stored ones."""
+    """If the topic exists, these notes must equal the stored ones."""
 
 
 class ConfigureTopic(msgspec.Struct, frozen=True):
@@ -97,61 +96,62 @@ class ConfigureTopic(msgspec.Struct, frozen=True):
     name: str
     shard: int
     max_lag: int | None = None
-    """None: as it is."""
+    """None: unchanged."""
     notes: Notes = ()
-    """Those that are named; an empty text ends one."""
-    most: Most | None = None
-    """As for `Configure`."""
+    """Notes to change; an empty text removes one."""
+    most: NotesLimit | None = None
+    """As in `Configure`."""
 
 
 class DeleteTopic(msgspec.Struct, frozen=True):
-    """End a topic, its subscriptions, and what was not forwarded. Answer: whether there was one."""
+    """End a topic, its subscriptions, and its unforwarded rows. Answer: whether there was one."""
 
     space: str
     name: str
     shard: int = 0
-    """This one alone, and none that was made anew under its name; 0: whichever there is."""
+    """End only the topic with this shard, and none created later under the name; 0: any."""
 
 
 class TopicRef(msgspec.Struct, frozen=True):
-    """Where a topic is."""
+    """The shard of a topic."""
 
     shard: ShardId
     made: bool
 
 
-class Subscribed(msgspec.Struct, frozen=True):
-    """A subscription, and after which seq of the topic it begins."""
+class SubscribeResult(msgspec.Struct, frozen=True):
+    """A subscription, and the topic's seq after which it begins."""
 
     subscription: int
     since: int
     made: bool
 
 
-Outcome = Literal["forwarded", "dead_lettered", "dropped"]
-"""Where rows went: to their queue, or as there is none, or they are too large for it, to that of
-dead letters or nowhere."""
+ForwardDestination = Literal["forwarded", "dead_lettered", "dropped"]
+"""Destination of forwarded rows: their queue; or, if it does not exist or they are too large for
+it, the dead-letter queue or nowhere."""
 
 
-class Brought(msgspec.Struct, frozen=True):
-    """What became of a parcel."""
+class ForwardedParcel(msgspec.Struct, frozen=True):
+    """The outcome of a parcel."""
 
     subscription: int
     moved: bool
-    """Its subscription has passed these rows."""
+    """True if the subscription has passed these rows."""
     first: Seq | None = None
-    """Where the rows are in the queue; None where there are none, or that is forgotten."""
+    """First seq of the rows in the queue; None if there are no rows, or the seqs are forgotten."""
     places: tuple[int, ...] = ()
-    """The same of a queue with several shards, row by row; 0 where it is forgotten."""
+    """The same for a queue with several shards, row by row; 0: forgotten."""
     error: MillraceError | None = None
-    """Why the queue did not take it; without that, someone else was faster or it has ended."""
-    outcome: Outcome = "forwarded"
+    """Why the queue refused it; without an error, another call was faster or the subscription
+    ended."""
+    outcome: ForwardDestination = "forwarded"
     gone: tuple[int, ...] = ()
-    """Which of the rows, from 0, were too large for the queue; `first` and `places` are those of
-    the others."""
+    """Row numbers, from 0, of rows that were too large for the queue; `first` and `places`
+    belong to the others."""
 
 
-class Forwarded(msgspec.Struct, frozen=True):
-    """What became of each parcel."""
+class ForwardResult(msgspec.Struct, frozen=True):
+    """The outcome of each parcel."""
 
-    parcels: tuple[Brought, ...]
+    parcels: tuple[ForwardedParcel, ...]

@@ -1,4 +1,4 @@
-"""Who waits until what was published to a topic is in every queue, and what they are told."""
+"""Waits for the forwarding of published messages to all queues of a topic, with their outcomes."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from millrace import limits
-from millrace.core.topic_cells import SubscriptionCell
+from millrace.core.cells import SubscriptionCell
 from millrace.errors import MillraceError
 
-Fate = int | Literal["filtered", "forwarded", "later", "gone"]
-"""Of a message and a subscription: its seq in the queue; or it did not pass the filter; or it is in
-the queue, and where is not known any more; or the engine was closed first, and the next one
-forwards it; or the subscription ended before it was forwarded, or its queue was not there, or
-takes none so large."""
+ForwardOutcome = int | Literal["filtered", "forwarded", "later", "gone"]
+"""Outcome of a message for one subscription: its seq in the queue; "filtered" by the subscription;
+"forwarded" with a seq that is no longer known; "later" if the engine was closed first, so that the
+next one forwards it; "gone" if the subscription ended before, or its queue did not exist or does
+not accept the size."""
 
-Fates = dict[str, list[Fate]]
-"""Subscription → what became of each message."""
+ForwardOutcomes = dict[str, list[ForwardOutcome]]
+"""Outcomes of the messages, by subscription."""
 
-Places = np.ndarray[tuple[int], np.dtype[np.int64]]
+RowPlaces = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-class Result(NamedTuple):
-    """Where a parcel went."""
+class ParcelResult(NamedTuple):
+    """Result of forwarding one parcel."""
 
     subscription: int
     after: int
     upto: int
     first: int | None
-    at: Places | None
-    """Which of the rows passed the filter, counted from 0; None: all."""
+    at: RowPlaces | None
+    """Indexes of the rows that passed the filter; None: all rows."""
     places: tuple[int, ...] = ()
-    """Where those are, one by one; empty: one after the other from `first` on."""
+    """Seqs of these rows in the queue; empty: consecutive from `first` on."""
     is_gone: bool = False
-    """There was no queue: they are dead letters, or dropped."""
+    """True if the queue did not exist: the rows became dead letters or were dropped."""
     gone: tuple[int, ...] = ()
-    """As `is_gone`, of single rows that passed the filter, from 0: they were too large for the
-    queue, and have no place."""
+    """Indexes, among the rows that passed the filter, of rows that were too large for the queue."""
 
-    def fate(self, seq: int) -> Fate:
-        """What became of a row within it."""
+    def fate(self, seq: int) -> ForwardOutcome:
+        """Return the outcome of one row of the parcel."""
         place = seq - self.after - 1
         if self.at is not None:
             rank = int(np.searchsorted(self.at, place))
@@ -60,30 +59,32 @@ class Result(NamedTuple):
         return "forwarded" if self.first is None else self.first + place
 
 
-class _Wait:
+class _ForwardWait:
     def __init__(self, first: int, count: int, names: Mapping[int, str]) -> None:
         self.first = first
         self.last = first + count - 1
         self.left = dict(names)
-        self.found: dict[int, list[Fate | None]] = {number: [None] * count for number in names}
+        self.found: dict[int, list[ForwardOutcome | None]] = {
+            number: [None] * count for number in names
+        }
         self.names = names
-        self.future: asyncio.Future[Fates] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[ForwardOutcomes] = asyncio.get_running_loop().create_future()
 
-    def note(self, result: Result) -> None:
+    def note(self, result: ParcelResult) -> None:
         if result.subscription not in self.left:
             return
         fates = self.found[result.subscription]
         for seq in range(max(result.after + 1, self.first), min(result.upto, self.last) + 1):
             fates[seq - self.first] = result.fate(seq)
 
-    def end(self, number: int, otherwise: Literal["forwarded", "later", "gone"]) -> None:
-        """Nothing more will be heard of this subscription."""
+    def end(self, number: int, default: Literal["forwarded", "later", "gone"]) -> None:
+        """Record the end of a subscription or of the wait for it."""
         del self.left[number]
         fates = self.found[number]
-        fates[:] = [otherwise if fate is None else fate for fate in fates]
+        fates[:] = [default if fate is None else fate for fate in fates]
 
     def is_over(self) -> bool:
-        """Whether everyone was heard of; then who waits is told."""
+        """Return True if all subscriptions are done, and resolve the future then."""
         if self.left:
             return self.future.done()
         if not self.future.done():
@@ -97,31 +98,31 @@ class _Wait:
 
 
 class ForwardWaiters:
-    """Those who wait for one topic, and its newest results."""
+    """Publishers that wait for one topic, and its latest results."""
 
     def __init__(self) -> None:
-        self._results: deque[Result] = deque(maxlen=limits.FORWARD_RESULTS_MAX)
-        self._waiting: list[_Wait] = []
+        self._results: deque[ParcelResult] = deque(maxlen=limits.FORWARD_RESULTS_MAX)
+        self._waiting: list[_ForwardWait] = []
 
     def expect(
         self, first: int, count: int, subscriptions: Mapping[int, SubscriptionCell]
-    ) -> asyncio.Future[Fates]:
-        """Hear of these rows, by every subscription that was there before them."""
+    ) -> asyncio.Future[ForwardOutcomes]:
+        """Return a future of the outcomes of rows in all subscriptions that existed before them."""
         names = {n: cell.name for n, cell in subscriptions.items() if cell.since < first}
-        wait = _Wait(first, count, names)
+        wait = _ForwardWait(first, count, names)
         for result in self._results:
             wait.note(result)
         self._waiting.append(wait)
         return wait.future
 
-    def note(self, result: Result) -> None:
-        """A parcel has arrived."""
+    def note(self, result: ParcelResult) -> None:
+        """Record the result of a parcel."""
         self._results.append(result)
         for wait in self._waiting:
             wait.note(result)
 
     def look(self, subscriptions: Mapping[int, SubscriptionCell]) -> None:
-        """Tell those who need not wait any longer; nothing is on its way now."""
+        """Resolve waits for rows that all subscriptions have passed; no parcel is in flight now."""
         if not self._waiting:
             return
         for wait in self._waiting:
@@ -134,7 +135,7 @@ class ForwardWaiters:
         self._waiting = [wait for wait in self._waiting if not wait.is_over()]
 
     def close(self) -> None:
-        """The engine ends, and forwards no more."""
+        """Resolve all waits: the engine is closed and forwards no more."""
         for wait in self._waiting:
             for number in list(wait.left):
                 wait.end(number, "later")
@@ -142,7 +143,7 @@ class ForwardWaiters:
         self._waiting.clear()
 
     def fail(self, error: MillraceError) -> None:
-        """The engine has failed, and nobody knows what became of anything."""
+        """Fail all waits: after a failure of the engine the outcomes are unknown."""
         for wait in self._waiting:
             if not wait.future.done():
                 wait.future.set_exception(error.again())

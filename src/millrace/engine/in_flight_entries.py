@@ -1,7 +1,7 @@
-"""What was decided ahead of its commit: the entries in flight, and the answers that wait for them.
+"""Entries in flight: appended but not committed, with the answers that wait for them.
 
-Rule 1: an answer waits for the newest entry that it was judged by.
-Rule 2: when entries are dropped, whoever is at fault is told so, and the others are decided again.
+Rule 1: an answer waits for the newest entry that it depends on.
+Rule 2: when entries are dropped, the requests at fault fail, and the others are decided again.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from dataclasses import dataclass
 
 from millrace.core.decide import Answer
 from millrace.core.model import Index
-from millrace.engine.request import Request
+from millrace.engine.command_request import CommandRequest
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 
-Result = Answer | Refused | Retry | Corrupt
+Decision = Answer | Refused | Retry | Corrupt
 
-Answers = list[tuple[Request, Result]]
-"""Who is told what, once it may be told."""
+PendingAnswers = list[tuple[CommandRequest, Decision]]
+"""Requests and their results, to be delivered once the entry is committed."""
 
 
 @dataclass(slots=True)
-class _Flight:
-    """An entry that is not committed, and the answers that wait for it."""
+class _InFlightEntry:
+    """An uncommitted entry and the answers that wait for it."""
 
     index: Index
     size: int
-    answers: Answers
+    answers: PendingAnswers
 
 
 class InFlightEntries:
-    """The entries of one host that are not committed, oldest first."""
+    """The uncommitted entries of one commit loop, oldest first."""
 
     def __init__(self) -> None:
-        self._flight: deque[_Flight] = deque()
+        self._flight: deque[_InFlightEntry] = deque()
         self.answers = 0
-        """How many wait."""
+        """Number of waiting answers."""
         self.bytes = 0
-        """About what the entries take of the log's room."""
+        """Approximate bytes that the entries take in the log."""
 
     def __bool__(self) -> bool:
         return bool(self._flight)
 
-    def add(self, index: Index, answers: Answers) -> None:
-        """An entry is about to be appended; these wait for it."""
+    def add(self, index: Index, answers: PendingAnswers) -> None:
+        """Add an entry that is about to be appended, with its answers."""
         size = sum([request.size for request, _ in answers])
         self.bytes += size
         self.answers += len(answers)
-        self._flight.append(_Flight(index, size, answers))
+        self._flight.append(_InFlightEntry(index, size, answers))
 
-    def join(self, answers: Answers) -> bool:
-        """Let these wait for the newest entry; False if there is none, and they need not."""
+    def join(self, answers: PendingAnswers) -> bool:
+        """Let answers wait for the newest entry; return False if none is in flight."""
         if not self._flight:
             return False
         self.answers += len(answers)
@@ -58,26 +58,26 @@ class InFlightEntries:
         return True
 
     def is_next(self, index: Index) -> bool:
-        """Whether the oldest entry has this index."""
+        """Return True if the oldest entry has this index."""
         return bool(self._flight) and self._flight[0].index == index
 
-    def land(self) -> Answers:
-        """The oldest entry is committed; returns who may be answered now."""
+    def land(self) -> PendingAnswers:
+        """Remove the oldest entry, which is committed, and return its answers."""
         return self._forget(self._flight.popleft()).answers
 
-    def drop(self, first: Index, error: MillraceError, *, may_repeat: bool) -> list[Request]:
-        """The entries from `first` on were not accepted; returns who is decided again.
+    def drop(self, first: Index, error: MillraceError, *, may_repeat: bool) -> list[CommandRequest]:
+        """Drop the entries from `first` on, and return the requests to decide again.
 
-        When the log is full, whoever asked for room is told so; the others, who came to the same
-        entry or to a later one, are decided again: what frees space must not suffer for it.
+        If the log is full, only the requests that grow in the first dropped entry fail. The others
+        are decided again, because commands that free space must not suffer from a full log.
         """
-        lost: deque[_Flight] = deque()
+        lost: deque[_InFlightEntry] = deque()
         while self._flight and self._flight[-1].index >= first:
             lost.appendleft(self._forget(self._flight.pop()))
         if isinstance(error, TooLarge) and lost and len(lost[0].answers) > 1:
-            # None of them is at fault alone.
+            # No single request is at fault.
             error = Full("too much was asked at once; send again", field="record")
-        again: list[Request] = []
+        again: list[CommandRequest] = []
         for flight in lost:
             is_first = flight is lost[0]
             has_grown = any(request.grows for request, _ in flight.answers)
@@ -90,14 +90,14 @@ class InFlightEntries:
         return again
 
     def fail(self, error: Fatal) -> None:
-        """Nothing that is in flight is committed, as far as anyone knows: all are told."""
+        """Fail all requests: whether their entries are committed is unknown."""
         flight, self._flight = self._flight, deque()
         self.bytes = self.answers = 0
         for lost in flight:
             for request, _ in lost.answers:
                 request.fail(error)
 
-    def _forget(self, flight: _Flight) -> _Flight:
+    def _forget(self, flight: _InFlightEntry) -> _InFlightEntry:
         self.bytes -= flight.size
         self.answers -= len(flight.answers)
         return flight

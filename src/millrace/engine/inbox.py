@@ -1,6 +1,6 @@
-"""The inbox of a decider: bounded, in order, and aware of the room in the log.
+"""The bounded FIFO inbox of a commit loop, with backpressure from the log.
 
-What grows waits here while the log is being emptied; what frees space goes on.
+Commands that grow are held back while the log is full; commands that free space go on.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from millrace import limits
 from millrace.core.commands import Tick
 from millrace.core.model import ShardId
-from millrace.engine.request import Request
+from millrace.engine.command_request import CommandRequest
 from millrace.errors import Full, TooLarge
 
 
 class Inbox:
-    """Requests that wait for a decision."""
+    """Requests that wait to be decided."""
 
     def __init__(self, *, batch_bytes: int, record_bytes_max: int) -> None:
-        self._waiting: deque[Request] = deque()
-        self._stalled: deque[Request] = deque()
+        self._waiting: deque[CommandRequest] = deque()
+        self._stalled: deque[CommandRequest] = deque()
         self._bytes = 0
         self._batch_bytes = batch_bytes
         self._record_bytes_max = record_bytes_max
@@ -29,12 +29,12 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, request: Request) -> None:
-        """Last in the row, if there is room for it.
+    def add(self, request: CommandRequest) -> None:
+        """Append a request if there is room.
 
         Raises:
-            TooLarge: it does not fit into a record.
-            Full: too much waits already.
+            TooLarge: the request does not fit into a record.
+            Full: the inbox is full.
         """
         if request.size > self._record_bytes_max and not request.shrink(self._record_bytes_max):
             raise TooLarge(
@@ -55,45 +55,47 @@ class Inbox:
         self._bytes += request.size
         self._waiting.append(request)
 
-    def put(self, request: Request) -> None:
-        """Last in the row, unchecked: our own requests, and those that waited outside."""
+    def put(self, request: CommandRequest) -> None:
+        """Append an internal request, or one that waited elsewhere, without checking the bounds."""
         self._bytes += request.size
         self._waiting.append(request)
 
-    def put_first(self, requests: Sequence[Request]) -> None:
-        """Before all others, in their order: they were taken, and not decided."""
-        # Also before those that came later and wait for room: what grows keeps its order.
+    def put_first(self, requests: Sequence[CommandRequest]) -> None:
+        """Put requests back at the front, in their order, that were taken and not decided."""
+        # Stalled requests also precede later arrivals, so that commands that grow keep their order.
         self._waiting.extendleft(reversed(self._stalled))
         self._stalled.clear()
         self._bytes += sum(request.size for request in requests)
         self._waiting.extendleft(reversed(requests))
 
-    def put_tick(self, request: Request) -> None:
-        """A tick of a shard, unless one waits already: while nothing commits, time passes too."""
+    def put_tick(self, request: CommandRequest) -> None:
+        """Append a tick of a shard unless one is queued: ticks must not pile up while nothing
+        commits."""
         if request.shard not in self._ticking:
             self._ticking.add(request.shard)
             self.put(request)
 
-    def take(self, room: int) -> deque[Request]:
-        """What is decided next: all that waits, up to the size of a record."""
+    def take(self, room: int) -> deque[CommandRequest]:
+        """Return the requests to decide next: all of them, up to the size of a record."""
         if not self._stalled and self._bytes <= min(room, self._batch_bytes):
-            taken, self._waiting = self._waiting, deque()
+            batch, self._waiting = self._waiting, deque()
             self._bytes = 0
             self._ticking.clear()
-            return taken
-        taken = deque()
+            return batch
+        batch = deque()
         size = 0
         is_growing = False
         while self._waiting:
             request = self._waiting[0]
-            if taken and size + request.size > self._batch_bytes:
+            if batch and size + request.size > self._batch_bytes:
                 break
             if is_growing and not request.grows and size + request.size > room:
-                # With what grows it would be refused; alone it may use the reserve.
+                # Together with commands that grow it would be refused; alone it may use the log's
+                # reserve.
                 break
             self._waiting.popleft()
             if request.grows and (self._stalled or size + request.size > room):
-                # It waits while the log is being emptied; what grows keeps its order.
+                # Stall it until the log has room; later commands that grow stay behind it.
                 self._stalled.append(request)
                 continue
             self._bytes -= request.size
@@ -101,24 +103,24 @@ class Inbox:
             is_growing = is_growing or request.grows
             if type(request.command) is Tick:
                 self._ticking.discard(request.shard)
-            taken.append(request)
-        return taken
+            batch.append(request)
+        return batch
 
     def resume(self, room: int) -> None:
-        """There is room again: those who were stalled go first."""
+        """Put stalled requests back at the front if the log has room for them again."""
         if self._stalled and self._stalled[0].size <= room:
             self._waiting.extendleft(reversed(self._stalled))
             self._stalled.clear()
 
     def refuse_stalled(self, error: Full) -> None:
-        """There will be no room: those who wait for it are told."""
+        """Fail the stalled requests: there will be no room for them."""
         for request in self._stalled:
             self._bytes -= request.size
             request.fail(error)
         self._stalled.clear()
 
-    def drop_all(self) -> list[Request]:
-        """Empty it; returns who waited."""
+    def drop_all(self) -> list[CommandRequest]:
+        """Empty the inbox and return its requests."""
         dropped = [*self._waiting, *self._stalled]
         self._waiting.clear()
         self._stalled.clear()

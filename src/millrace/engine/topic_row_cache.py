@@ -1,4 +1,4 @@
-"""The rows of a topic that are to be forwarded: at hand where they are new, else read again."""
+"""A cache of the newest rows of a topic for its forwarder; older rows are read from the store."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import picking
-from millrace.core.block import Block, DamagedBlock
+from millrace.core.cells import Kind
 from millrace.core.changes import Batch
-from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Kind, ShardId
+from millrace.core.format import block_ops
+from millrace.core.format.block import Block, DamagedBlock
+from millrace.core.model import ShardId
+from millrace.core.state.fold import Reader, ShardMeta
 from millrace.errors import Corrupt
-from millrace.store.scanning import Scan
+from millrace.store.scan import Scan
 from millrace.store.unreadable import Unreadable
 from millrace.wal.io_thread import IoThread
 
 
-class Rows(Protocol):
-    """Where the rows are, once they are committed."""
+class TopicRowReader(Protocol):
+    """The store's reading interface for committed rows."""
 
     def meta(self, shard: ShardId) -> ShardMeta | None: ...
     def scan(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan: ...
@@ -34,8 +35,8 @@ class Rows(Protocol):
     ) -> Iterable[tuple[Kind, bytes, bytes]]: ...
 
 
-class Bounds(NamedTuple):
-    """How much is forwarded to one queue at once; a single block may be larger."""
+class ChunkLimits(NamedTuple):
+    """Maximal size of the rows that one queue gets at once; a single block may be larger."""
 
     rows: int
     size: int
@@ -48,10 +49,10 @@ class Chunk(NamedTuple):
     upto: int
     block: Block
     times: tuple[tuple[int, int], ...]
-    """Of so many rows each, when they were published."""
+    """Pairs of a number of rows and their publish time in milliseconds."""
 
 
-class _Fresh(NamedTuple):
+class _CachedBlock(NamedTuple):
     first: int
     block: Block
     time_ms: int
@@ -63,91 +64,98 @@ class _Fresh(NamedTuple):
 
 
 class TopicRowCache:
-    """The newest rows of one topic, up to a bound in bytes."""
+    """The newest rows of one topic, bounded in bytes."""
 
     def __init__(self) -> None:
-        self._fresh: deque[_Fresh] = deque()
+        self._fresh: deque[_CachedBlock] = deque()
         self._bytes = 0
 
     def add(self, batch: Batch) -> None:
-        """Rows that were committed."""
+        """Add the rows of a committed batch."""
         if any(isinstance(block, DamagedBlock) for block in batch.blocks):
-            # They are read from the store, which says what cannot be read.
+            # Unreadable rows are read from the store, which raises the proper error.
             self._fresh.clear()
             self._bytes = 0
             return
         for first, block in zip(batch.changes.firsts, batch.blocks, strict=False):
-            one = _Fresh(first, block, batch.time_ms, block.size())
-            self._fresh.append(one)
-            self._bytes += one.size
+            cached = _CachedBlock(first, block, batch.time_ms, block.size())
+            self._fresh.append(cached)
+            self._bytes += cached.size
         while self._bytes > limits.FORWARD_MEMORY_BYTES_MAX:
             self._bytes -= self._fresh.popleft().size
 
     def drop_to(self, upto: int) -> None:
-        """Nobody wants rows up to this one any more."""
+        """Evict rows up to a seq that all subscriptions have passed."""
         while self._fresh and self._fresh[0].last <= upto:
             self._bytes -= self._fresh.popleft().size
 
-    def find(self, after: int, bounds: Bounds) -> Chunk | None:
-        """The rows after this one, as many as are forwarded at once; None if they are not here."""
-        found: list[_Fresh] = []
+    def find(self, after: int, chunk_limits: ChunkLimits) -> Chunk | None:
+        """Return the rows after a seq, up to the limits; None if they are not cached."""
+        cached: list[_CachedBlock] = []
         size = count = 0
-        for one in self._fresh:
-            if one.last <= after:
+        for item in self._fresh:
+            if item.last <= after:
                 continue
-            if not found and one.first > after + 1:
+            if not cached and item.first > after + 1:
                 return None
-            if found and (size + one.size > bounds.size or count >= bounds.rows):
+            if cached and (size + item.size > chunk_limits.size or count >= chunk_limits.rows):
                 break
-            found.append(one)
-            size += one.size
-            count += one.block.count
-        if not found:
+            cached.append(item)
+            size += item.size
+            count += item.block.count
+        if not cached:
             return None
-        times = tuple((one.block.count, one.time_ms) for one in found)
-        block = picking.join([one.block for one in found])
-        skipped = after + 1 - found[0].first
-        return cut(Chunk(found[0].first - 1, found[-1].last, block, times), skipped, bounds.rows)
+        times = tuple((item.block.count, item.time_ms) for item in cached)
+        block = block_ops.join([item.block for item in cached])
+        skipped = after + 1 - cached[0].first
+        return slice_chunk(
+            Chunk(cached[0].first - 1, cached[-1].last, block, times), skipped, chunk_limits.rows
+        )
 
 
-def cut(chunk: Chunk, skipped: int, rows_max: int) -> Chunk:
-    """The chunk without its first rows, and no longer than so many."""
+def slice_chunk(chunk: Chunk, skipped: int, rows_max: int) -> Chunk:
+    """Return a chunk without its first rows, truncated to `rows_max`."""
     count = min(chunk.block.count - skipped, rows_max)
     if not skipped and count == chunk.block.count:
         return chunk
-    block = picking.take(chunk.block, np.arange(skipped, skipped + count))
-    all_times = [time_ms for many, time_ms in chunk.times for _ in range(many)]
+    block = block_ops.take(chunk.block, np.arange(skipped, skipped + count))
+    all_times = [time_ms for row_count, time_ms in chunk.times for _ in range(row_count)]
     times = tuple((1, time_ms) for time_ms in all_times[skipped : skipped + count])
     after = chunk.after + skipped
     return Chunk(after, after + count, block, times)
 
 
-async def read(
-    rows: Rows, lane: IoThread, shard: ShardId, after: int, upto: int, bounds: Bounds
+async def read_chunk(
+    rows: TopicRowReader,
+    io_thread: IoThread,
+    shard: ShardId,
+    after: int,
+    upto: int,
+    chunk_limits: ChunkLimits,
 ) -> Chunk:
-    """The rows after this one, from where they lie; cold ones are read beside the loop.
+    """Read the rows after a seq from the store, cold ones on an I/O thread.
 
-    Rows that were dropped because they were unreadable make a chunk of their own, without rows.
+    A range whose rows have ended is returned as a chunk of its own, without rows.
 
     Raises:
-        Corrupt: they are damaged, or not there.
+        Corrupt: rows are damaged or missing.
     """
     scan = rows.scan(shard, after, upto, Reader())
     blocks: list[Block] = []
     times: list[tuple[int, int]] = []
     size, last = 0, after
-    while size < bounds.size and last < upto:
+    while size < chunk_limits.size and last < upto:
         try:
-            part = scan.find(bounds.size)
+            part = scan.find(chunk_limits.size)
             if part is None:
                 break
-            found = list(part) if part.is_hot() else await lane.submit(part.load)
+            batches = list(part) if part.is_hot() else await io_thread.submit(part.load)
         except Unreadable as error:
             if error.first <= after + 1:
                 raise
-            # What comes before can be forwarded; the next call comes to these.
-            return await read(rows, lane, shard, after, error.first - 1, bounds)
-        for batch in chain.from_iterable(map(_runs, found)):
+            # Rows before the unreadable ones can be forwarded; the next call reports these.
+            return await read_chunk(rows, io_thread, shard, after, error.first - 1, chunk_limits)
+        for batch in chain.from_iterable(map(_runs, batches)):
             seqs = batch.column("seq").to_numpy()
             first = int(seqs[0])
             if first != last + 1:
@@ -155,8 +163,10 @@ async def read(
                     raise Corrupt(f"rows of topic {shard} after {last} are not there")
                 if not blocks:
                     return Chunk(after, first - 1, Block.of_bodies([]), ())
-                return cut(Chunk(after, last, picking.join(blocks), tuple(times)), 0, bounds.rows)
-            blocks.append(picking.of_rows(batch))
+                return slice_chunk(
+                    Chunk(after, last, block_ops.join(blocks), tuple(times)), 0, chunk_limits.rows
+                )
+            blocks.append(block_ops.of_rows(batch))
             millis = batch.column("time").view(pa.int64()).to_numpy().tolist()
             times += [(1, time_ms) for time_ms in millis]
             last += len(seqs)
@@ -165,11 +175,13 @@ async def read(
         if _have_ended(rows, shard, after, upto):
             return Chunk(after, upto, Block.of_bodies([]), ())
         raise Corrupt(f"rows of topic {shard} after {after} are not there")
-    return cut(Chunk(after, last, picking.join(blocks), tuple(times)), 0, bounds.rows)
+    return slice_chunk(
+        Chunk(after, last, block_ops.join(blocks), tuple(times)), 0, chunk_limits.rows
+    )
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts whose seqs follow each other."""
+    """Split a batch into runs of consecutive seqs."""
     seqs = batch.column("seq").to_numpy()
     ends = [*(np.flatnonzero(np.diff(seqs) != 1) + 1).tolist(), len(seqs)]
     begin = 0
@@ -178,6 +190,6 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         begin = end
 
 
-def _have_ended(rows: Rows, shard: ShardId, after: int, upto: int) -> bool:
-    """Whether all rows within (after, upto] are dead: none of them is missing."""
+def _have_ended(rows: TopicRowReader, shard: ShardId, after: int, upto: int) -> bool:
+    """Return True if all rows in (after, upto] are dead, so that none is missing."""
     return len(rows.dead(shard, after + 1, upto)) == upto - after

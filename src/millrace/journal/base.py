@@ -1,11 +1,11 @@
-"""The promise of a journal: it makes entries durable and says when they are committed.
+"""The journal interface: makes entries durable and reports when they are committed.
 
-A journal serves one commit group, for one decider. What *committed* means is its own: synced here
+A journal serves one commit group, for one decider. Each journal defines *committed*: synced here
 (local), on every member (chain), on a majority (quorum). The log of the node is every journal's
 local half; entries of all groups share its records.
 
-Whoever listens is told on the event loop's thread, perhaps before `append` has returned, and must
-not raise: an entry that is committed and was not taken in is for recovery, so that the node ends.
+Callbacks run on the event loop's thread, perhaps before `append` has returned, and must not raise:
+a committed entry that was not folded is for recovery, so that the node stops.
 `tests.support.contracts.check_journal` holds every journal to this page.
 """
 
@@ -17,23 +17,23 @@ from typing import Protocol
 from millrace.core.changes import Entry
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, MillraceError
-from millrace.wal.record import Position
+from millrace.wal.record import LogPosition
 
-Committed = Callable[[Entry, Position], None]
-"""Told of each committed entry, once, in the order of the group's indexes, and of where it lies.
+Committed = Callable[[Entry, LogPosition], None]
+"""Callback for each committed entry, once, in the order of the group's indexes, with its position.
 
-That may be another place than the first one, and the entry another object: one that waited for long
-was appended again. Entries that an earlier decider has left are told of, too.
+The position may differ from the first one, and the entry may be another object: an entry that
+waited for long was appended again. Entries of an earlier decider are reported, too.
 """
 
 Dropped = Callable[[Index, MillraceError], None]
-"""Told that the entries from this index on were not accepted, and why: nothing of them was written.
+"""Callback: the entries from this index on were not accepted, and nothing of them was written.
 
-The next entry must have this index again. Entries before it stay, and are committed in their time.
+The next entry must have this index again. Entries before it stay, and will be committed.
 """
 
 Failed = Callable[[Fatal], None]
-"""Told once that nothing more is committed here; what was accepted and was not is UNKNOWN."""
+"""Callback, once: nothing more is committed here; the outcome of accepted entries is UNKNOWN."""
 
 
 class Journal(Protocol):
@@ -43,13 +43,13 @@ class Journal(Protocol):
     epoch: Epoch
     history: History
     record_bytes_max: int
-    """About how many bytes the commands of one entry may add up to."""
+    """Approximate limit of the bytes of one entry's commands."""
 
     def append(self, entry: Entry, *, alone: bool, reserve: bool) -> None:
-        """Place the entry after everything accepted so far; one of the listeners is told of it.
+        """Append the entry after all accepted ones; one of the callbacks reports the outcome.
 
-        `alone`: nothing else waits, so that it may be written at once.
-        `reserve`: it frees space, and may use what is kept back for that.
+        `alone`: nothing else is queued, so that it may be written at once.
+        `reserve`: it frees space, and may use the segments kept for that.
 
         Raises:
             TooLarge: it could never be written; nothing was accepted.
@@ -59,21 +59,21 @@ class Journal(Protocol):
         ...
 
     def listen(self, committed: Committed, dropped: Dropped, failed: Failed) -> None:
-        """Say who is told. Called once, before the first append."""
+        """Register the callbacks. Called once, before the first append."""
         ...
 
     def next_index(self) -> Index:
-        """The index that the next entry must have."""
+        """Return the index that the next entry must have."""
         ...
 
     def waiting(self) -> int:
-        """Entries that were accepted and are not committed; one that is told of is not counted.
+        """Return the number of entries in flight, without the one whose callback is running.
 
-        Where it is not 0 at the beginning, an earlier decider has left entries: the store is not
-        what the next decision must be based on before they are committed.
+        If it is not 0 at the beginning, an earlier decider has left entries: the store is not yet
+        the state on which the next decision must be based.
         """
         ...
 
     def room(self, *, reserve: bool) -> int:
-        """Bytes that may be appended now."""
+        """Return the bytes that may be appended now."""
         ...

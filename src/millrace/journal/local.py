@@ -6,20 +6,20 @@ from millrace.core.changes import Entry
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, MillraceError
 from millrace.journal.base import Committed, Dropped, Failed
-from millrace.journal.writer import LogWriter
-from millrace.wal.record import Position
+from millrace.journal.log_writer import LogWriter
+from millrace.wal.record import LogPosition
 
 LOCAL = GroupId(0)
 """The commit group of the local journal."""
 
 
 class LocalJournal:
-    """Commits what the log has synced. Survives kill, crash and loss of power."""
+    """Commits an entry when the log has synced it. Survives kill, crash and loss of power."""
 
     def __init__(
         self, group: GroupId, epoch: Epoch, history: History, last: Index, writer: LogWriter
     ) -> None:
-        """Go on after the entry `last`; from now on no earlier decider of the group may write."""
+        """Continue after the entry `last`, and fence earlier deciders of the group."""
         self.group = group
         self.epoch = epoch
         self.history = history
@@ -57,7 +57,7 @@ class LocalJournal:
     def room(self, *, reserve: bool) -> int:
         return self._writer.room(reserve=reserve)
 
-    def _commit(self, entry: Entry, position: Position) -> None:
+    def _commit(self, entry: Entry, position: LogPosition) -> None:
         self._synced = entry.index
         assert self._committed is not None
         self._committed(entry, position)

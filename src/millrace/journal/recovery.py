@@ -1,13 +1,13 @@
-"""What the log says of each commit group, read from a mark to its end.
+"""Recovery: replays the WAL into the store, group by group.
 
-Records are what was synced together, not what committed together: entries of many groups lie side
-by side, some of them taken back later, some not committed when the node ended.
+A record holds entries that were synced together, not committed together: it has entries of many
+groups, some of them voided later, some not committed when the node ended.
 
 Rule 1: an entry voids its group's earlier entries of the same and higher indexes (L1).
-Rule 2: what is committed is folded once: entries at or below the applied index are skipped, though
-they still void others (C1).
-Rule 3: the uncommitted suffix and the node's facts survive: they are handed to the journal (L6).
-Rule 4: what is committed and not there is `Corrupt`: the checkpoint should not have let it go.
+Rule 2: committed entries are folded once: entries at or below the applied index are skipped, but
+still void others (C1).
+Rule 3: the uncommitted suffix and the node's facts survive: they are passed to the journal (L6).
+Rule 4: a committed entry that is missing is `Corrupt`: the checkpoint should have kept it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millrace.core.changes import Entry, EntryKind
-from millrace.core.codec import decode_entries
+from millrace.core.format.codec import decode_entries
 from millrace.core.model import GroupId, Index
 from millrace.errors import Corrupt
-from millrace.journal.suffix import Suffixes
-from millrace.wal.record import Position
+from millrace.journal.uncommitted import UncommittedSuffixes
+from millrace.wal.record import LogPosition
 
-Fold = Callable[[Entry, Position], None]
+Fold = Callable[[Entry, LogPosition], None]
 
-Records = Iterable[tuple[Position, memoryview]]
-"""Place and payload of each, as a replay gives them."""
+Records = Iterable[tuple[LogPosition, memoryview]]
+"""Position and payload of each record, from a replay."""
 
 
 class Recovery:
@@ -42,18 +42,18 @@ class Recovery:
         self._fold = fold
         self._commits_when_synced = commits_when_synced
         self.facts = dict(facts)
-        """What each journal wrote down of its group for this node alone; the newest."""
-        self.suffixes: dict[GroupId, dict[Index, tuple[Entry, Position]]] = {}
+        """The newest fact that each journal recorded of its group for this node only."""
+        self.suffixes: dict[GroupId, dict[Index, tuple[Entry, LogPosition]]] = {}
         """Entries that are not known to be committed, by index, in order."""
 
     def read_all(self, records: Records) -> None:
-        """Take in the entries of these records; none is kept longer than it must be."""
+        """Process the entries of these records; none is kept in memory longer than necessary."""
         for position, payload in records:
             for entry in decode_entries(payload):
                 self.read(entry, position)
 
-    def read(self, entry: Entry, position: Position) -> None:
-        """Take in the next entry of the log."""
+    def read(self, entry: Entry, position: LogPosition) -> None:
+        """Process the next entry of the log."""
         suffix = self.suffixes.setdefault(entry.group, {})
         match entry.kind:
             case EntryKind.DATA:
@@ -69,15 +69,15 @@ class Recovery:
             case EntryKind.FACT:
                 self.facts[entry.group] = entry.fact
 
-    def hand_over(self) -> Suffixes:
-        """What the journals go on with; read the whole log first.
+    def hand_over(self) -> UncommittedSuffixes:
+        """Return the uncommitted suffixes for the journals, after the whole log was read.
 
         The dictionary of facts is shared, and kept up to date from then on.
         """
-        suffixes = Suffixes(self.facts)
-        for group, found in self.suffixes.items():
+        suffixes = UncommittedSuffixes(self.facts)
+        for group, suffix in self.suffixes.items():
             if not self._commits_when_synced(group):
-                suffixes.restore(group, self._applied(group), found)
+                suffixes.restore(group, self._applied(group), suffix)
         return suffixes
 
     def _commit(self, group: GroupId, upto: Index) -> None:
@@ -94,23 +94,23 @@ class Recovery:
             )
 
 
-def rehearse(
+def dry_run(
     records: Records,
     applied: Callable[[GroupId], Index],
     facts: dict[GroupId, bytes],
     *,
     commits_when_synced: Callable[[GroupId], bool],
 ) -> dict[GroupId, bytes]:
-    """Read the records as a `Recovery` will, but fold nothing; return the newest facts.
+    """Read the records like `Recovery`, without folding; return the newest facts.
 
-    What recovery would refuse is refused here, before anything was changed.
+    Everything that recovery would refuse is refused here, before anything was changed.
 
     Raises:
         Corrupt: an entry does not decode, or a committed one is missing.
     """
     reached: dict[GroupId, Index] = {}
 
-    def note(entry: Entry, position: Position) -> None:
+    def note(entry: Entry, position: LogPosition) -> None:
         reached[entry.group] = entry.index
 
     recovery = Recovery(
@@ -123,6 +123,6 @@ def rehearse(
     return recovery.facts
 
 
-def _void(suffix: dict[Index, tuple[Entry, Position]], above: int) -> None:
+def _void(suffix: dict[Index, tuple[Entry, LogPosition]], above: int) -> None:
     for index in [index for index in suffix if index > above]:
         del suffix[index]

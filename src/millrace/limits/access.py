@@ -1,114 +1,116 @@
-"""Users, tokens and keys; what strangers and tenants may ask for."""
+"""Users, tokens, quotas and the audit log."""
 
 from __future__ import annotations
 
 USERS_MAX = 10_000
-"""Users of a server: all of them are in memory."""
+"""Users of a server; all of them are in memory."""
 
 TOKENS_MAX = 100_000
-"""Tokens and keys of all users together: all of them are in memory."""
+"""Tokens and keys of all users together; all of them are in memory."""
 
 USER_SECRETS_MAX = 100
-"""Tokens and keys of one user; so that none is forgotten among many."""
+"""Tokens and keys of one user, so that none is overlooked among many."""
 
 TOKEN_MS_MAX = 10 * 365 * 86_400_000
-"""A token that expires does so within ten years."""
+"""Longest lifetime of a token that expires: ten years."""
 
 RULES_MAX = 100
-"""Rules of one user: each request may have to look at all of them."""
+"""Access rules of one user: a request may have to evaluate all of them."""
 
 RULINGS_KEPT_MAX = 1_024
-"""Answers to what one user may do that are remembered; then they are found anew."""
+"""Cached authorization decisions of one user."""
 
 SHARDS_KNOWN_MAX = 200_000
-"""Shards whose names a server remembers, and calls of one client that were allowed by the name of
-their shard; then they are found anew."""
+"""Cached names of shards, and calls of one client that were authorized by the name of their shard.
+"""
 
 SECRET_FILE_BYTES_MAX = 4_096
-"""A file that holds a secret is not larger; what is, is another file."""
+"""Size of a file with a secret; a larger one cannot be one."""
 
 CREDENTIAL_CHARS_MAX = 4_096
-"""Of the header that says who asks; the longest of ours has below a hundred."""
+"""Characters of the `Authorization` header; our own have below a hundred."""
 
 FAILURES_BURST = 20
-"""Wrong credentials of one address that are answered at once."""
+"""Failed authentications of one address that are answered without a delay."""
 
 FAILURES_PER_SECOND = 1
-"""Wrong credentials of one address, beyond the first ones."""
+"""Failed authentications of one address per second, beyond the burst."""
 
 FAILURE_ADDRESSES_MAX = 4_096
-"""Addresses whose failures are counted; the one that was quiet for the longest is forgotten."""
+"""Addresses whose failures are counted; the least recently active one is evicted."""
 
 BOOK_PAUSE_MS_MAX = 1_000
-"""Between two attempts to follow what others change of users."""
+"""Longest pause between two attempts to follow changes of users by other processes."""
 
 BOOK_KEEP_DELETES_SECONDS = 7 * 86_400
-"""For so long it is told that a user or token has gone; who comes later reads everything anew."""
+"""Time for which the deletion of a user or token stays in the log; a follower that lags more reads
+everything again."""
 
 USER_QUEUES_MAX = 10_000
-"""Queues of one user, unless a quota says otherwise: a tenth of what a server may have."""
+"""Queues of one user, unless a quota says otherwise: a tenth of the server's limit."""
 
 USER_TOPICS_MAX = 1_000
 """Topics of one user, unless a quota says otherwise."""
 
 USER_SUBSCRIPTIONS_MAX = 10_000
-"""Subscriptions that one user has made, unless a quota says otherwise."""
+"""Subscriptions made by one user, unless a quota says otherwise."""
 
 USER_SESSIONS_MAX = 1_000
-"""Sessions of one user at a time, unless a quota says otherwise."""
+"""Concurrent sessions of one user, unless a quota says otherwise."""
 
 USER_STREAMS_MAX = 100
-"""Streams of events of one user at a time, unless a quota says otherwise."""
+"""Concurrent event streams of one user, unless a quota says otherwise."""
 
 USER_JOBS_MAX = 4
-"""Redrives and move tasks of one user at a time, unless a quota says otherwise."""
+"""Concurrent redrives and move tasks of one user, unless a quota says otherwise."""
 
 BOOK_FORGET_MANY = 1_000
-"""Of what is counted and not there, so many are forgotten in one transaction."""
+"""Counted objects that no longer exist and are removed in one transaction."""
 
 QUOTA_PRINCIPALS_MAX = 10_000
-"""Principals whose use is counted; the one that was quiet for the longest begins anew."""
+"""Principals whose usage is counted; the least recently active one starts from zero again."""
 
 QUOTA_HELD_MAX = 100_000
-"""Lease calls and pins of one principal that are counted; beyond it the oldest is not."""
+"""Lease calls and pins of one principal that are counted; beyond it the oldest is dropped."""
 
 QUOTA_RECOUNT_MAX = 256
-"""Messages in flight of which is asked, before someone is refused, whether they still are."""
+"""Counted messages in flight that are checked for still being so, before a request is refused."""
 
 CASSIEQ_SKEW_MS_MAX = 5_000
-"""How far the time of a request that was signed in CassieQ's way may be from the server's, as it is
-there: for so long whoever overheard such a request can send it again."""
+"""Clock skew of requests that are signed in CassieQ's way, as CassieQ allows it: for this time an
+eavesdropper can replay such a request."""
 
 AUDIT_TEXT_CHARS_MAX = 500
-"""Of each text in a note of the audit."""
+"""Characters of each text in an audit record."""
 
 AUDIT_KEEP_SECONDS = 90 * 86_400
-"""For so long acts are kept, unless the settings say otherwise."""
+"""Retention of audit records, unless the settings say otherwise."""
 
 AUDIT_KEEP_BYTES = 256 * 1024 * 1024
-"""And no more than so many bytes of them."""
+"""Retention of audit records in bytes."""
 
 AUDIT_USER_DENIED_BURST = 10
-"""Acts of one user that were denied, and are noted at once: what somebody tried by mistake."""
+"""Denied acts of one user that are recorded without a rate limit: a user's mistakes."""
 
 AUDIT_USER_DENIED_PER_MINUTE = 1
-"""And beyond those; the next note says how many were not noted."""
+"""Denied acts of one user recorded per minute beyond the burst; the next record has the number of
+those omitted."""
 
 AUDIT_DENIED_BURST = 100
-"""Acts of all users together that were denied, and are noted at once."""
+"""Denied acts of all users together that are recorded without a rate limit."""
 
 AUDIT_DENIED_PER_MINUTE = 6
-"""And beyond those: some 3 MB a day, so that the notes of many weeks are still there when whoever
-may do nothing has tried for as long."""
+"""Denied acts of all users recorded per minute beyond the burst: about 3 MB a day, so that weeks of
+an attack by an unauthorized user do not push out the older records."""
 
 AUDIT_DENIED_USERS_MAX = 4_096
-"""Users whose denied acts are counted; the one that was quiet for the longest begins anew."""
+"""Users whose denied acts are counted; the least recently active one is evicted."""
 
 AUDIT_WRITING_MAX = 100
-"""Notes that are being written and that nobody waits for."""
+"""Audit records in flight whose completion is not awaited."""
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
-"""A file of settings; thousands of queues fit into it."""
+"""Size of a settings file; thousands of queues fit into it."""
 
 FRONTENDS_MAX = 64
 """Front-end processes of one server."""
@@ -117,4 +119,4 @@ CONNECTIONS_MAX = 10_000
 """Connections of a server, unless the settings say otherwise."""
 
 DESCRIPTORS_KEPT = 512
-"""Descriptors that connections leave to the engine: the log, sealed files, the index."""
+"""File descriptors reserved for the engine: the log, sealed files and the index."""

@@ -1,108 +1,107 @@
-"""The log, the index and the sealed files."""
+"""The WAL, the index and the sealed files."""
 
 from __future__ import annotations
 
 SECTOR_BYTES = 4096
-"""Records begin at multiples of it, so that no acknowledged sector is written again."""
+"""Alignment of records, so that no acknowledged sector is written again."""
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """Default size of a log segment."""
 
 SEGMENT_BYTES_MIN = 192 * 1024
-"""The smallest segment: a record lies in one, and so does what is around it
-(`RECORD_SLACK_BYTES`)."""
+"""Smallest segment: it holds one record with its overhead (`RECORD_SLACK_BYTES`)."""
 
 SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
-"""The largest segment: it is made, mapped and recycled whole."""
+"""Largest segment: it is created, mapped and recycled as a whole."""
 
 LOG_SEGMENTS_MAX = 24
-"""Default number of segments: 1.5 GiB of log."""
+"""Default maximum of segments: 1.5 GiB of log."""
 
 LOG_SEGMENTS_FREE = 3
-"""Segments that are kept ready ahead of need."""
+"""Segments that are prepared ahead of need."""
 
 LOG_SEGMENTS_HOLLOW = 3
-"""Segments that are left alone although next to nothing is in them: each open begins a new one."""
+"""Nearly empty segments that are left unsealed: each open begins a new one."""
 
 HOLLOW_PLACES_MAX = 64
-"""Places in such a segment, and ranges of them, at most."""
+"""Places, and ranges of them, in a nearly empty segment, at most."""
 
 HOLLOW_SHARE = 16
-"""One in so many parts of such a segment has rows in it, at most."""
+"""One part in this number of a nearly empty segment has rows, at most."""
 
 LOG_SEGMENTS_RESERVE = 2
-"""Segments that only settles, deaths, sealing and checkpoints may use (a full disk)."""
+"""Segments reserved for settles, deaths, sealing and checkpoints (a full disk)."""
 
 PREPARE_STEP_BYTES = 4 * 1024 * 1024
-"""A new segment is filled with zeros and synced in steps of this size, so that an append that runs
-beside it never waits for more."""
+"""A new segment is zeroed and synced in steps of this size, so that a concurrent append waits for
+no more than one."""
 
 REPLAY_READ_BYTES = 4 * 1024 * 1024
-"""Replay reads this much at a time; a payload that is kept keeps as much memory."""
+"""Read size of replay; a payload that is kept keeps a buffer of this size."""
 
 WRITE_BUFFERS_MAX = 1024
-"""Linux takes so many buffers in one vectored write (IOV_MAX); more are written in slices."""
+"""Buffers of one vectored write in Linux (IOV_MAX); more are written in slices."""
 
 HELD_BYTES_MAX = 512 * 1024 * 1024
-"""Unlinked segments that readers still hold; beyond it readers get copies."""
+"""Unlinked segments that readers still use; beyond it readers get copies."""
 
 INLINE_RECORD_BYTES_MAX = 64 * 1024
-"""A record up to this size is written on the loop while syncs are short: to hand it to a thread and
-back takes longer, and the interpreter of whoever else runs."""
+"""A record up to this size is written on the event loop while syncs are short: a round trip to a
+thread takes longer, and disturbs other threads."""
 
 INLINE_SYNC_SECONDS_MAX = 0.001
-"""A sync is short below this time, as a running mean."""
+"""Upper bound of a short sync, as a running mean."""
 
 END_MARK_SECONDS = 0.05
-"""Quiet after which the log's end is marked."""
+"""Idle time after which the end of the log is marked."""
 
 CHECKPOINT_SECONDS = 1.0
-"""How far the index may lie behind the log in time."""
+"""Longest lag of the index behind the log in time."""
 
 CHECKPOINT_LOG_BYTES = 64 * 1024 * 1024
-"""How far the index may lie behind the log in bytes."""
+"""Longest lag of the index behind the log in bytes."""
 
 KEEPER_SECONDS = 0.25
-"""How often the keeper of log and store looks around when nothing wakes it."""
+"""Interval of the checkpointer's rounds when nothing wakes it."""
 
 TICK_SECONDS = 1.0
-"""How often shards are asked to drop what is too old."""
+"""Interval of ticks, in which shards drop expired items."""
 
 CELLS_MAP_BYTES = 1 << 40
-"""LMDB's map: address space, not memory; never grown while in use."""
+"""Size of LMDB's map: address space, not memory; never grown while in use."""
 
 CELL_BYTES_MAX = 2_000
-"""LMDB keeps larger values in runs of pages, which it has to search for."""
+"""Size of a cell: LMDB keeps larger values in runs of pages, which it has to search for."""
 
 CELL_KEY_BYTES_MAX = 511
 """LMDB's own limit for a key."""
 
 CELLS_STEP = 256
-"""Cells that are handled in one step, which takes about half a millisecond."""
+"""Cells that are processed in one step of about half a millisecond."""
 
 TURN_SECONDS = 0.001
-"""How long work on the cells holds up the event loop, and how long it then lets it run."""
+"""Time slice of work on the cells on the event loop, and the pause after it."""
 
 TURN_SECONDS_MAX = 0.01
-"""How long the event loop, or the work beside it, waits for the other when the machine is busy."""
+"""Longest time that the event loop and this work wait for each other on a busy machine."""
 
 CELLS_READERS_MAX = 32
-"""Slots for read transactions at a time: a few threads, each with one."""
+"""Concurrent read transactions: a few threads, each with one."""
 
 CELLS_LOCK_BYTES = 64 * CELLS_READERS_MAX
-"""A slot has 64 bytes; so much of LMDB's lock file has blocks on the disk before it is mapped."""
+"""Size of LMDB's lock file that is allocated before it is mapped: a reader slot has 64 bytes."""
 
 CELLS_BALLAST_BYTES = 32 * 1024 * 1024
-"""Given back on a full disk: a checkpoint writes each changed page of the index once, and those of
-some hundred thousand cells fit."""
+"""Space reserved for a full disk: a checkpoint writes each changed page of the index once, and
+those of several hundred thousand cells fit."""
 
 CELLS_SPARE_BYTES = 64 * 1024 * 1024
-"""Free space beside the ballast below which the disk counts as full, so that publishing is refused
-before the ballast is needed; twice as much ends it, so that the two do not alternate."""
+"""Free space besides the ballast below which the disk counts as full, so that publishing is refused
+before the ballast is needed. The state ends at twice as much, so that it does not toggle."""
 
 CELLS_WRITE_BYTES_MAX = 64 * 4096
-"""LMDB writes up to 64 pages at once, and calls it an input/output error if only part of them fits:
-with less free space than this the disk is taken to be full."""
+"""Free space below which the disk counts as full: LMDB writes up to 64 pages at once, and reports
+an I/O error if only part of them fits."""
 
 CELLS_FINDINGS_MAX = 1_000
 """Findings that a check of the cells lists; more say nothing new."""
@@ -114,31 +113,31 @@ SEALED_FILE_BYTES = 256 * 1024 * 1024
 """A sealed file is closed at this size."""
 
 SEALED_BATCH_ROWS = 16_384
-"""Rows of one sealed record batch: small blocks are merged up to it."""
+"""Rows of one sealed record batch; small blocks are merged up to it."""
 
 SEALED_BATCH_BYTES = 1024 * 1024
-"""Bytes after which a sealed record batch is closed, whatever its rows."""
+"""Bytes after which a sealed record batch is closed, whatever its number of rows."""
 
 SEAL_WRITE_BYTES = 256 * 1024
-"""Sealing writes so much at once: for larger writes to a growing file the kernel looks for as much
-memory in one piece, and where that is rare, 4 MB take 10 ms instead of one."""
+"""Write size of sealing. For larger writes to a growing file the kernel allocates contiguous
+memory; where that is scarce, 4 MB take 10 ms instead of one."""
 
 SEAL_SYNC_BYTES = 4 * 1024 * 1024
-"""Sealing syncs in steps of this size, so that the log's sync never waits long."""
+"""Sync interval of sealing in bytes, so that the log's sync never waits long."""
 
 SEAL_REST_SYNCS = 0.25
-"""After each such step, sealing leaves the disk to the log for this part of what its syncs take,
-while the log is written. Their time grows with the load, and the rest with it."""
+"""Pause of sealing after each such step, as a part of the log's sync time, while the log is busy.
+It grows with the load, as the syncs do."""
 
 SEAL_REST_SECONDS_MAX = 0.05
-"""The longest such rest: on a slow disk sealing still does some 40 MB/s."""
+"""Longest such pause: on a slow disk sealing still writes about 40 MB/s."""
 
 SEAL_WAIT_SECONDS_MAX = 4.0
-"""How long sealing waits at most before it looks again whether its rows fit on a full disk."""
+"""Longest backoff of sealing on a full disk."""
 
 SEAL_SHORT_SHARE = 16
-"""Of a segment that is emptied while the index needs what room there is, at most this part may be
-wanted: each time so much of the ballast's room is used up."""
+"""A segment that is sealed while the index is short of space has live rows in at most one part in
+this number: each such pass uses up some of the ballast."""
 
 SPARSE_PER_CENT = 50
-"""A sealed file with fewer live rows than this share is written anew."""
+"""A sealed file with a lower share of live rows is rewritten."""

@@ -1,50 +1,151 @@
-"""Bounds of what runs on Spark."""
+"""Spark, batch jobs and pipelines."""
 
 from __future__ import annotations
 
 JAVA_VERSION_MIN = 17
-"""What Spark 4 asks for."""
+"""Version of Java that Spark 4 requires."""
 
 JAVA_TRIED_MAX = 32
-"""Installations of Java that are asked for their version; each takes a quarter of a second."""
+"""Java installations whose version is queried; each takes a quarter of a second."""
 
 JAVA_ANSWER_SECONDS_MAX = 30
-"""A Java that has not said its version by then is not one, however busy the machine."""
+"""Timeout of such a query, even on a busy machine."""
 
 SPARK_COMPILE_SECONDS_MAX = 120
-"""What is compiled for Spark takes a second; whoever is not done by then is not waited for."""
+"""Timeout of compiling the Java classes for Spark, which takes a second."""
 
 SPARK_PIN_SECONDS = 24 * 3600
-"""What a stream reads is pinned for so long after it was last asked for: a job that stood still for
-a day has its open batch again, unchanged."""
+"""Time for which the rows of a stream stay pinned after its last request: a job that was stopped
+for a day finds its open batch unchanged."""
 
 SPARK_BATCH_PIN_SECONDS = 3600
-"""What a batch job reads is pinned for so long: nobody says when it has ended."""
+"""Pin of the rows of a batch job, whose end is not reported."""
 
 SPARK_WAIT_SECONDS = 0.1
-"""A stream that has nothing new waits for so long before it says so; else Spark would ask a hundred
+"""Wait of a stream without new rows before it reports so; otherwise Spark would poll a hundred
 times a second."""
 
 SPARK_PARTITION_BYTES = 128 * 1024 * 1024
-"""What one task reads, unless it is told otherwise: a second or less."""
+"""Default size of one task's rows: a second or less."""
 
 SPARK_PARTITIONS_MAX = 10_000
 """Tasks of one read; Spark plans each of them on the driver."""
 
 SPARK_BATCH_ROWS = 16_384
-"""Rows that are handed to Spark at once: more gained nothing, and each batch is copied whole."""
+"""Rows per batch given to Spark: more gained nothing, and each batch is copied as a whole."""
 
 SPARK_BATCH_BYTES = 1024 * 1024
-"""And bytes: smaller batches are joined up to this."""
+"""Bytes per batch given to Spark; smaller batches are joined up to it."""
 
 SPARK_WEIGHED_ROWS = 1_000
-"""Rows of each shard by whose size a limit in bytes is judged: the first ones that wait."""
+"""First pending rows of each shard that are weighed to convert a limit in bytes to rows."""
 
 SPARK_KEYS_MAX = 10_000
-"""Keys of one read; for more, join."""
+"""Keys of one read; for more, use a join."""
 
 OWNER_STARTS_MAX = 3
-"""How often somebody is started to share a folder, before the next one gives up."""
+"""Attempts to start a process that shares a folder."""
 
 OWNER_IDLE_SECONDS = 10.0
-"""Whoever was started to share a folder ends when nobody was connected for so long."""
+"""Idle time without connections after which this process ends."""
+
+
+# --- Batch jobs ---
+
+JOB_PIN_SECONDS = 24 * 3600.0
+"""Longest pin of the rows that a job reads: the longest possible."""
+
+JOB_PATIENCE_SECONDS = 60.0
+"""Time for which a job retries an unresponsive sink."""
+
+JOB_WATCH_SECONDS = 0.5
+"""Interval of updates of a job's progress."""
+
+LOAD_FILES_LOOKED = 16
+"""Files whose columns are checked before Spark starts; Spark itself checks the others."""
+
+LOAD_HEAD_BYTES = 64 * 1024
+"""Bytes of a CSV file within which its first line must end to be checked before Spark starts."""
+
+AUDIT_TRIES = 5
+"""Attempts of an audit to read counters and snapshot at the same moment, while the queue is
+unchanged; after them it uses the counters before and after."""
+
+AUDIT_GAPS_SHOWN = 10
+"""Gaps of a shard that are listed; all of them are counted."""
+
+REPORT_KEYS = 20
+"""Hottest keys and groups in a report."""
+
+REPORT_BARS = 120
+"""Time steps in a plot: each takes some pixels."""
+
+REDRIVE_JOB_MESSAGES_MAX = 5_000
+"""Dead letters that Spark changes at a time, and that are moved in one transaction: fewer would
+cost more tasks, and the driver holds all their bodies."""
+
+REDRIVE_JOB_LEASE_SECONDS = 600.0
+"""Lease of these: Spark may be slow, and after a crash they return."""
+
+REDRIVE_JOB_SHOWN = 10
+"""Rows that a dry run shows, before and after the change."""
+
+
+# --- Pipelines ---
+
+PIPELINE_SMALL_ROWS = 10_000
+"""Rows of a span that the driver reads, changes and stages itself; larger ones are distributed to
+executors."""
+
+PIPELINE_SMALL_BYTES = 64 * 1024 * 1024
+"""Bytes of such a span: its rows are in memory twice, as Arrow and in the JVM."""
+
+PIPELINE_PATIENCE_SECONDS = 60.0
+"""Default time for which an unresponsive sink is retried."""
+
+PIPELINE_BACKOFF_SECONDS = 0.1
+"""First backoff before a sink is retried; it doubles each time."""
+
+PIPELINE_BACKOFF_SECONDS_MAX = 5.0
+"""Longest such backoff, so that a sink that has recovered is noticed soon."""
+
+PIPELINE_SILENT_SECONDS = 2.0
+"""Time after which an unresponsive sink is reported to the user; most recover earlier."""
+
+PIPELINE_WAIT_SECONDS = 0.5
+"""Long-poll wait for rows of the queue; a stop is noticed in between."""
+
+PIPELINE_PIN_SECONDS = 3600.0
+"""Time for which the rows of a span stay pinned without a renewal."""
+
+LOOKUP_PINS = 500
+"""Pins of a table that a stateful pipeline keeps at a time, one per batch. A queue has room for
+900."""
+
+LOOKUP_PIN_SECONDS_MIN = 60.0
+"""Shortest duration of each: a batch reads its tables first, and Spark runs fewer than ten batches
+per second."""
+
+PIPELINE_TELL_SECONDS = 2.0
+"""Interval at which a run saves its progress for observers."""
+
+PIPELINE_DIFFERENCES_MAX = 100
+"""Differing rows that `verify` lists; the others are counted."""
+
+PIPELINE_VERIFY_KIB = 64 * 1024
+"""Memory for the digests that `verify` compares; the rest is on disk."""
+
+PIPELINE_VERIFY_PIN_SECONDS = 24 * 3600.0
+"""Pin of the queue while `verify` compares: the longest possible."""
+
+PIPELINE_CLEAN_SECONDS = 3600.0
+"""Interval at which a run has its sinks drop remnants and compact small files."""
+
+PIPELINE_LOST_MAX = 100
+"""Changes of its cursor by others after which a run ends: two runs would compete for ever."""
+
+PIPELINE_WATCH_SECONDS = 1
+"""Step of waiting for a Spark query, in whole seconds."""
+
+PIPELINE_VERIFY_TRIES = 10
+"""Checks of `verify` that no row has arrived since the sinks were brought up to date."""

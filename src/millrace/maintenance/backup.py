@@ -1,14 +1,15 @@
-"""A backup of an open engine, while it goes on (B1).
+"""Online backup of an open engine (B1).
 
-- The index is copied while checkpoints wait. LMDB's own copy would be a long reader, which keeps
-  every page that is freed meanwhile; and cells read in many short transactions would be of many
-  commits. Between two commits the file stands still, and it is small: it has no bodies.
-- Sealed files never change: they are linked, or copied where that cannot be. Until that is done,
-  none is removed.
-- Segments of the log are held and copied up to the end that the log had; a link would be
-  overwritten later. What was acknowledged before the backup was asked for is in it.
+- The index is copied as a file while checkpoints pause. LMDB's own copy is a long read transaction,
+  which retains every page that is freed during the copy; reading cells in many short transactions
+  would mix commits. Between two commits the file does not change, and it is small: it holds no
+  bodies.
+- Sealed files are immutable: they are hard-linked, or copied if that is not possible. None is
+  removed until then.
+- WAL segments are held and copied up to the end of the log; a link would be overwritten later. The
+  backup contains everything that was acknowledged before it was requested.
 
-What takes long is done on a lane; publishing goes on, and the copies rest for its sake.
+The long parts run on an I/O thread. Publishing goes on, and the copying is throttled in its favour.
 """
 
 from __future__ import annotations
@@ -19,144 +20,146 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.core.model import Kind
+from millrace import limits
+from millrace.core.cells import Kind
 from millrace.errors import Corrupt, MillraceError, Retry
 from millrace.journal.local import LOCAL
 from millrace.maintenance import (
     archived_log,
-    bounds,
     checksummed_json,
     manifest,
 )
 from millrace.maintenance.backup_repository import BackupRepository
 from millrace.maintenance.file_copy import (
-    Sum,
+    FileChecksum,
     copy,
     link,
-    write_whole,
+    replace_file,
 )
 from millrace.maintenance.manifest import (
-    AsidePart,
     LogPart,
     Manifest,
     Point,
+    QuarantinePart,
     SealedPart,
 )
 from millrace.maintenance.sealed_checksums import check_rows
 from millrace.store import unreadable
-from millrace.store.disk import DiskStore
-from millrace.store.inspect import Inspection, ReadOnlyCells
-from millrace.store.sealed import file_name, tail_sum
-from millrace.wal.files import Disk, RealDisk
+from millrace.store.disk_store import DiskStore
+from millrace.store.read_only_store import ReadOnlyCells, ReadOnlyStore
+from millrace.store.sealed import file_name, footer_checksum
+from millrace.wal.disk import Disk, RealDisk
 from millrace.wal.io_thread import IoThread
-from millrace.wal.record import Mark
+from millrace.wal.record import LogMark
 from millrace.wal.segment import Hold
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 INDEX = "index/data.mdb"
 
-Told = Callable[[int, int], None]
-"""Told on the lane how many bytes were copied, and of how many."""
+ProgressCallback = Callable[[int, int], None]
+"""Called on the I/O thread with the number of bytes copied and the total."""
 
 
-Pausing = Callable[[], AbstractAsyncContextManager[None]]
-"""While it lasts, no checkpoint begins; one was written just before."""
+CheckpointPause = Callable[[], AbstractAsyncContextManager[None]]
+"""Returns a context that writes a checkpoint first and suspends further ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The engine that a backup is made of."""
+class BackupSource:
+    """The engine that is backed up."""
 
     path: Path
     disk: Disk
-    log: Log
+    log: WriteAheadLog
     store: DiskStore
     identity: str
     now_ms: Callable[[], int]
-    pausing: Pausing
+    pausing: CheckpointPause
 
 
-class Rests:
-    """The pause of a backup: it rests as long as the log is being written, and counts."""
+class BackupThrottle:
+    """Step callback of a backup that reports progress, and sleeps while the WAL is busy."""
 
-    def __init__(self, log: Log, sleep: Callable[[float], None], told: Told) -> None:
+    def __init__(
+        self, log: WriteAheadLog, sleep: Callable[[float], None], on_progress: ProgressCallback
+    ) -> None:
         self._log = log
         self._sleep = sleep
-        self._told = told
+        self._on_progress = on_progress
         self._syncs = log.statistics().syncs
         self._began = time.perf_counter()
         self.done = 0
-        """Bytes that were copied..."""
+        """Number of bytes copied."""
         self.total = 0
-        """...of so many, as far as that is known."""
+        """Total number of bytes, as far as it is known."""
         self.stopped: MillraceError | None = None
-        """Why the work is not to go on."""
+        """The error with which the work must end; None to go on."""
 
     def __call__(self, count: int) -> None:
         if self.stopped is not None:
             raise self.stopped.again()
         self.done += count
-        self._told(self.done, max(self.total, self.done))
+        self._on_progress(self.done, max(self.total, self.done))
         log = self._log.statistics()
         is_idle, self._syncs = log.syncs == self._syncs, log.syncs
-        # Who waits for a segment is not helped by a backup that rests.
+        # Sleeping would not help publishers that wait for a segment.
         is_tight = self._log.room() < self._log.record_bytes_max
         if not is_idle and not is_tight:
             took = time.perf_counter() - self._began
-            seconds = max(took * bounds.BACKUP_REST_SHARE, log.sync_seconds)
-            self._sleep(min(seconds, bounds.BACKUP_REST_SECONDS_MAX))
+            seconds = max(took * limits.BACKUP_REST_SHARE, log.sync_seconds)
+            self._sleep(min(seconds, limits.BACKUP_REST_SECONDS_MAX))
         self._began = time.perf_counter()
 
 
 @dataclass(slots=True)
-class _Held:
-    """What the log had at the moment of the backup."""
+class _LogSnapshot:
+    """The log as of the backup."""
 
-    end: Mark
+    end: LogMark
     time_ms: int
     parts: list[tuple[Hold, int]]
-    """Generations and their sizes, oldest first."""
-    index: Sum | None = None
+    """Generations with their sizes, oldest first."""
+    index: FileChecksum | None = None
 
 
 async def back_up(
-    source: Source, vault: BackupRepository, lane: IoThread, pause: Rests
+    source: BackupSource, repository: BackupRepository, io_thread: IoThread, pause: BackupThrottle
 ) -> tuple[Path, Manifest]:
-    """Make one more backup in the vault; when this returns, it is whole and durable.
+    """Make a backup in the repository; when this returns, it is complete and durable.
 
     Raises:
-        Exists: the vault has backups of another folder.
-        Full: there is no room; what was begun is removed.
+        Exists: the repository has backups of another folder.
+        Full: the disk has no room; the unfinished backup is removed.
     """
-    draft = await lane.submit(lambda: vault.begin(source.identity))
+    draft = await io_thread.submit(lambda: repository.begin(source.identity))
     try:
-        async with _holding(source, draft.path, lane, pause) as held:
-            copying = _Copy(source, vault, draft.path, held, pause)
-            made = await lane.submit(copying.run)
+        async with _holding(source, draft.path, io_thread, pause) as held:
+            copying = _BackupCopier(source, repository, draft.path, held, pause)
+            made = await io_thread.submit(copying.run)
     except BaseException:
-        await lane.submit(draft.give_up)
+        await io_thread.submit(draft.abort)
         raise
-    return await lane.submit(draft.finish), made
+    return await io_thread.submit(draft.finish), made
 
 
 @asynccontextmanager
 async def _holding(
-    source: Source, folder: Path, lane: IoThread, pause: Rests
-) -> AsyncIterator[_Held]:
-    """Copy the index, and hold everything that it refers to."""
+    source: BackupSource, folder: Path, io_thread: IoThread, pause: BackupThrottle
+) -> AsyncIterator[_LogSnapshot]:
+    """Copy the index, and hold the files that it refers to until the context ends."""
     with ExitStack() as stack:
         stack.enter_context(source.store.keeping_files())
         async with source.pausing():
             held = _hold(source, stack)
             pause.total += sum(size for _, size in held.parts)
-            held.index = await lane.submit(lambda: _copy_index(source, folder, pause))
+            held.index = await io_thread.submit(lambda: _copy_index(source, folder, pause))
         yield held
 
 
-def _hold(source: Source, stack: ExitStack) -> _Held:
+def _hold(source: BackupSource, stack: ExitStack) -> _LogSnapshot:
     log = source.log
     end, time_ms = log.mark(), source.now_ms()
-    held = _Held(end, time_ms, [])
+    held = _LogSnapshot(end, time_ms, [])
     needed = source.store.needed_from()
     for live in log.segments():
         if not needed <= live.generation <= end.generation:
@@ -170,7 +173,7 @@ def _hold(source: Source, stack: ExitStack) -> _Held:
     return held
 
 
-def _copy_index(source: Source, folder: Path, pause: Rests) -> Sum:
+def _copy_index(source: BackupSource, folder: Path, pause: BackupThrottle) -> FileChecksum:
     disk = RealDisk(folder)
     disk.make_folder("index")
     file = source.disk.open(INDEX)
@@ -181,36 +184,43 @@ def _copy_index(source: Source, folder: Path, pause: Rests) -> Sum:
         file.close()
 
 
-class _Copy:
-    """The long part of a backup, on a lane."""
+class _BackupCopier:
+    """The long part of a backup, on an I/O thread."""
 
     def __init__(
-        self, source: Source, vault: BackupRepository, folder: Path, held: _Held, pause: Rests
+        self,
+        source: BackupSource,
+        repository: BackupRepository,
+        folder: Path,
+        held: _LogSnapshot,
+        pause: BackupThrottle,
     ) -> None:
         self._source = source
         self._folder = folder
         self._disk = RealDisk(folder)
         self._held = held
         self._pause = pause
-        self._vault = vault
-        self._last: Path | None = None
-        self._known_log: dict[int, LogPart] = {}
-        self._known_files: dict[int, SealedPart] = {}
+        self._repository = repository
+        self._previous_path: Path | None = None
+        self._previous_log: dict[int, LogPart] = {}
+        self._previous_files: dict[int, SealedPart] = {}
 
-    def _know(self) -> None:
-        """Look what the backup before has: that is shared, where it is still whole."""
-        numbers = self._vault.numbers()
+    def _read_previous(self) -> None:
+        """Read the manifest of the previous backup, whose files are shared if still whole."""
+        numbers = self._repository.numbers()
         if numbers:
-            known = self._vault.manifest_of(numbers[-1])
-            self._last = self._vault.folder_of(numbers[-1])
-            self._known_log = {part.generation: part for part in known.log}
-            self._known_files = {part.number: part for part in known.sealed}
+            previous = self._repository.manifest_of(numbers[-1])
+            self._previous_path = self._repository.folder_of(numbers[-1])
+            self._previous_log = {part.generation: part for part in previous.log}
+            self._previous_files = {part.number: part for part in previous.sealed}
 
     def run(self) -> Manifest:
-        self._know()
+        self._read_previous()
         self._disk.make_folder("log")
         self._disk.make_folder("sealed")
-        with_index = Inspection(self._disk, ReadOnlyCells(self._folder / "index", is_in_use=False))
+        with_index = ReadOnlyStore(
+            self._disk, ReadOnlyCells(self._folder / "index", is_in_use=False)
+        )
         try:
             start, mark = with_index.applied(LOCAL), with_index.mark
             needed, files = with_index.needed, with_index.files()
@@ -229,8 +239,8 @@ class _Copy:
         log = [self._take_log(hold, size) for hold, size in self._held.parts]
         index = self._held.index
         assert index is not None, "the index is copied first"
-        end = archived_log.last_index(self._disk, [part.name for part in log], mark, start)
-        made = Manifest(
+        end = archived_log.read_last_index(self._disk, [part.name for part in log], mark, start)
+        new_manifest = Manifest(
             format=manifest.FORMAT,
             folder=self._source.identity,
             log_id=self._source.log.id.hex(),
@@ -246,17 +256,18 @@ class _Copy:
         )
         for name in ("index", "log", "sealed", *([unreadable.FOLDER] if aside else [])):
             self._disk.sync_folder(name)
-        write_whole(self._disk, manifest.MANIFEST, checksummed_json.encode(made))
-        return made
+        replace_file(self._disk, manifest.MANIFEST, checksummed_json.encode(new_manifest))
+        return new_manifest
 
     def _take_file(self, number: int, size: int, *, may_be_damaged: bool) -> SealedPart | None:
-        """Take a sealed file, or None if it is missing, and the queues that need it know that."""
+        """Add a sealed file; return None if it is missing and the queues that need it are
+        quarantined."""
         name = file_name(number)
         if may_be_damaged and not self._source.disk.exists(name):
             return None
-        known = self._known_files.get(number)
-        is_known = known is not None and known.size == size
-        if not (is_known and self._share(name, size)) and not link(
+        previous = self._previous_files.get(number)
+        is_shared = previous is not None and previous.size == size
+        if not (is_shared and self._link_previous(name, size)) and not link(
             self._source.path / name, self._folder / name
         ):
             file = self._source.disk.open(name)
@@ -265,7 +276,7 @@ class _Copy:
             finally:
                 file.close()
         is_damaged = may_be_damaged and self._is_damaged(number)
-        return SealedPart(number, size, tail_sum(self._disk, number), is_damaged)
+        return SealedPart(number, size, footer_checksum(self._disk, number), is_damaged)
 
     def _is_damaged(self, number: int) -> bool:
         try:
@@ -274,9 +285,9 @@ class _Copy:
             return True
         return False
 
-    def _take_aside(self) -> list[AsidePart]:
-        """Take the bytes of unreadable rows."""
-        source, parts = self._source.disk, list[AsidePart]()
+    def _take_aside(self) -> list[QuarantinePart]:
+        """Copy the bytes of unreadable rows."""
+        source, parts = self._source.disk, list[QuarantinePart]()
         for each in source.names(unreadable.FOLDER):
             number = unreadable.file_number(each)
             if number is None:
@@ -289,12 +300,13 @@ class _Copy:
                 taken = copy(file, self._disk, name, size=file.size, pause=self._pause)
             finally:
                 file.close()
-            parts.append(AsidePart(number, taken.size, taken.crc))
+            parts.append(QuarantinePart(number, taken.size, taken.crc))
         return parts
 
-    def _share(self, name: str, size: int) -> bool:
-        """Link the file of the backup before; False if that has lost it, or part of it."""
-        if self._last is None or not link(self._last / name, self._folder / name):
+    def _link_previous(self, name: str, size: int) -> bool:
+        """Hard-link a file of the previous backup; return False if it is missing or truncated
+        there."""
+        if self._previous_path is None or not link(self._previous_path / name, self._folder / name):
             return False
         if (self._folder / name).stat().st_size == size:
             return True
@@ -302,11 +314,15 @@ class _Copy:
         return False
 
     def _take_log(self, hold: Hold, size: int) -> LogPart:
-        known = self._known_log.get(hold.generation)
-        if known is not None and known.size == size and self._share(known.name, size):
+        previous = self._previous_log.get(hold.generation)
+        if (
+            previous is not None
+            and previous.size == size
+            and self._link_previous(previous.name, size)
+        ):
             hold.release()
-            return known
+            return previous
         name = manifest.log_name(hold.generation)
-        taken = copy(hold.segment().file, self._disk, name, size=size, pause=self._pause)
+        checksum = copy(hold.segment().file, self._disk, name, size=size, pause=self._pause)
         hold.release()
-        return LogPart(hold.generation, taken.size, taken.crc)
+        return LogPart(hold.generation, checksum.size, checksum.crc)

@@ -1,9 +1,9 @@
-"""A vault: the folder that backups of one folder of queues lie in, and the archive of its log.
+"""A backup repository: a folder with the backups of one folder of queues and its WAL archive.
 
-Rule 1: a backup is made under a name that says that it is unfinished, and gets its number when it
-is whole and synced. What a crash left is removed by the next backup.
-Rule 2: one process at a time makes backups in a vault; anyone may read it.
-Rule 3: nothing else is ever removed. A backup is given up by removing its folder.
+Rule 1: a backup is written under a temporary name, and is renamed to its number when it is complete
+and synced. The next backup removes remnants of a crash.
+Rule 2: one process at a time writes to a repository; any number may read it.
+Rule 3: nothing else is ever removed. To delete a backup, remove its folder.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pathlib import Path
 from millrace.errors import Corrupt, Exists, Invalid, NotFound
 from millrace.maintenance import manifest
 from millrace.maintenance.manifest import Manifest
+from millrace.wal.disk import Lock, RealDisk
 from millrace.wal.file_modes import make_private
-from millrace.wal.files import Lock, RealDisk
 
 UNFINISHED = ".unfinished"
 ARCHIVE = "archive"
 ARCHIVED = f"{ARCHIVE}/log"
 SCRATCH = "verifying."
-"""How the names of folders begin in which a backup is looked at."""
+"""Name prefix of the scratch folders of verifications."""
 _DIGITS = 6
 
 
 class BackupRepository:
-    """The backups in a folder; it is made when the first one is."""
+    """The backups in a folder, which is created with the first one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk = RealDisk(path)
 
     def numbers(self) -> list[int]:
-        """The numbers of the finished backups, oldest first."""
+        """Return the numbers of the complete backups, oldest first."""
         return sorted(
             int(name)
             for name in self.disk.names("")
@@ -45,10 +45,10 @@ class BackupRepository:
         return self.path / f"{number:0{_DIGITS}d}"
 
     def manifest_of(self, number: int) -> Manifest:
-        """What a backup holds.
+        """Read the manifest of a backup.
 
         Raises:
-            Corrupt: its manifest is damaged.
+            Corrupt: the manifest is damaged.
         """
         try:
             return manifest.read(RealDisk(self.folder_of(number), read_only=True))
@@ -58,11 +58,11 @@ class BackupRepository:
             ) from None
 
     def check_folder(self, folder: str) -> None:
-        """Make sure that the backups here are of this folder.
+        """Check that the backups here are of the given folder.
 
         Raises:
-            Exists: they are of another one.
-            Invalid: the newest is damaged, or is none.
+            Exists: they are of another folder.
+            Invalid: the newest one is damaged or is not a backup.
         """
         numbers = self.numbers()
         try:
@@ -81,11 +81,11 @@ class BackupRepository:
             )
 
     def prepare(self, folder: str) -> None:
-        """Make the vault if it is missing; it is then this folder's, and has an archive.
+        """Create the repository if it is missing, and the archive of this folder in it.
 
         Raises:
-            Exists: it is another folder's.
-            Invalid: there is something else in it.
+            Exists: it belongs to another folder.
+            Invalid: it contains other files.
         """
         self._make()
         self.check_folder(folder)
@@ -93,13 +93,13 @@ class BackupRepository:
         self.disk.sync_folder("")
         self.disk.sync_folder(ARCHIVE)
 
-    def begin(self, folder: str) -> Draft:
-        """A place for the next backup of this folder.
+    def begin(self, folder: str) -> UnfinishedBackup:
+        """Begin the next backup of a folder.
 
         Raises:
-            InUse: another process makes one.
+            InUse: another process is making one.
             Exists: there are backups of another folder.
-            Invalid: there is something else in it.
+            Invalid: the repository contains other files.
         """
         self._make()
         self.check_folder(folder)
@@ -110,7 +110,7 @@ class BackupRepository:
                 if stem != name and stem.isdigit():
                     shutil.rmtree(self.path / name, ignore_errors=True)
             number = max(self.numbers(), default=0) + 1
-            draft = Draft(self, self.folder_of(number), lock)
+            draft = UnfinishedBackup(self, self.folder_of(number), lock)
             self.disk.make_folder(draft.path.name)
         except BaseException:
             lock.release()
@@ -141,25 +141,25 @@ class BackupRepository:
         make_private(self.path, known)
 
 
-class Draft:
-    """A backup that is being made: it gets its name at the end, or is removed."""
+class UnfinishedBackup:
+    """A backup in progress: it gets its final name at the end, or is removed."""
 
-    def __init__(self, vault: BackupRepository, final: Path, lock: Lock) -> None:
-        self._vault = vault
+    def __init__(self, repository: BackupRepository, final: Path, lock: Lock) -> None:
+        self._repository = repository
         self._final = final
         self._lock = lock
         self.path = final.with_name(final.name + UNFINISHED)
 
     def finish(self) -> Path:
-        """It is whole and synced: give it its name, which is durable when this returns."""
+        """Rename the complete and synced backup to its final name; durable when this returns."""
         try:
-            self._vault.disk.rename(self.path.name, self._final.name)
-            self._vault.disk.sync_folder("")
+            self._repository.disk.rename(self.path.name, self._final.name)
+            self._repository.disk.sync_folder("")
         finally:
             self._lock.release()
         return self._final
 
-    def give_up(self) -> None:
-        """Remove what was made of it."""
+    def abort(self) -> None:
+        """Remove the unfinished backup."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()

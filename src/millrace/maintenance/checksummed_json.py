@@ -1,4 +1,4 @@
-"""Small files that say how far something is: JSON with a checksum, replaced in one step."""
+"""Small state files: JSON with a checksum, replaced atomically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from millrace.decoding import decode_json
 from millrace.errors import Corrupt
-from millrace.wal.files import Disk
+from millrace.wal.disk import Disk
 
 _Value = TypeVar("_Value", bound=msgspec.Struct)
 
@@ -17,21 +17,21 @@ _Value = TypeVar("_Value", bound=msgspec.Struct)
 class _Summed(msgspec.Struct, frozen=True):
     value: msgspec.Raw
     crc: int
-    """CRC-32C of the bytes of `value`, as they stand in the file."""
+    """CRC-32C of the bytes of `value` in the file."""
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """The bytes of a file that holds the value."""
+    """Encode a value with its checksum."""
     body = msgspec.json.encode(value)
     return msgspec.json.encode(_Summed(msgspec.Raw(body), crc32c(body)))
 
 
 def read(disk: Disk, name: str, kind: type[_Value], *, hint: str) -> _Value:
-    """What the file of that name holds.
+    """Read and verify a file.
 
     Raises:
-        Corrupt: it is damaged; the error ends with the hint.
-        NotFound: there is none.
+        Corrupt: the file is damaged; the error ends with the hint.
+        NotFound: the file does not exist.
     """
     file = disk.open(name)
     try:

@@ -1,8 +1,8 @@
-"""Files on their way into a backup, or out of one: in steps, summed, durable at the end.
+"""Copies files for backup and restore: in steps, with checksums, durable at the end.
 
-Rule 1: a copy is written and synced in small steps, and rests between them, so that the log's own
-sync never waits long (F3).
-Rule 2: a name is synced by whoever made the folder, when all its files are there.
+Rule 1: a copy is written and synced in small steps with pauses between them, so that the sync of
+the WAL never waits long (F3).
+Rule 2: the creator of a folder syncs its names, once all files are there.
 """
 
 from __future__ import annotations
@@ -17,63 +17,62 @@ from crc32c import crc32c
 
 from millrace import limits
 from millrace.errors import Corrupt, DiskFailed
-from millrace.maintenance import bounds
-from millrace.wal.files import Disk, File
+from millrace.wal.disk import Disk, File
 
-Pause = Callable[[int], None]
-"""Called after every step with the bytes that it was about; it may rest, or raise to end all."""
+StepCallback = Callable[[int], None]
+"""Called after every step with its number of bytes; it may sleep, or raise to abort the work."""
 
 _NO_LINK = frozenset(
     {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT}
 )
-"""Another file system, one that has no hard links, or nothing to be linked."""
+"""Errors of hard links: another file system, one without hard links, or a missing file."""
 
 
-class Sum(NamedTuple):
-    """What was copied."""
+class FileChecksum(NamedTuple):
+    """Size and CRC-32C of a copied file."""
 
     size: int
     crc: int
 
 
-def at_once(_: int) -> None:
-    """The pause of work that holds nobody up."""
+def no_pause(_: int) -> None:
+    """Step callback of work that need not be throttled."""
 
 
-class Tally:
-    """A pause that tells how many bytes are done, and of how many, once that is known."""
+class ProgressTally:
+    """Step callback that reports the bytes done and the total, once that is known."""
 
-    def __init__(self, told: Callable[[int, int], None]) -> None:
-        self._told = told
+    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
+        self._on_progress = on_progress
         self._done = self._total = 0
 
     def expect(self, count: int) -> None:
-        """So much is still to be done."""
+        """Set the number of bytes that are still to come."""
         self._total = self._done + count
 
     def __call__(self, count: int) -> None:
         self._done += count
         if self._total:
-            self._told(self._done, max(self._total, self._done))
+            self._on_progress(self._done, max(self._total, self._done))
 
 
 def copy(
-    source: File, disk: Disk, name: str, *, size: int, pause: Pause = at_once, full: int = 0
-) -> Sum:
-    """Make the file `name` of the first `size` bytes of `source`; durable when this returns.
+    source: File, disk: Disk, name: str, *, size: int, pause: StepCallback = no_pause, full: int = 0
+) -> FileChecksum:
+    """Copy the first `size` bytes of `source` to the new file `name`; durable when this returns.
 
-    `full`: zeros are written behind them up to this size.
+    `full`: pad with zeros up to this size.
 
     Raises:
-        Full: the disk has no room; what was written is left to whoever made the folder.
+        Full: the disk has no room; the partial file is left to the caller.
         Corrupt: the source is shorter.
     """
     target = disk.create(name)
     crc = 0
     try:
         unsynced = 0
-        for offset in range(0, size, bounds.CARE_STEP_BYTES):
-            count = min(bounds.CARE_STEP_BYTES, size - offset)
+        for offset in range(0, size, limits.CARE_STEP_BYTES):
+            count = min(limits.CARE_STEP_BYTES, size - offset)
             data = source.read(count, offset)
             if len(data) != count:
                 raise Corrupt(f"{source.name} was cut short at {offset + len(data)}", field="path")
@@ -88,7 +87,7 @@ def copy(
         target.sync_all()
     finally:
         target.close()
-    return Sum(size, crc)
+    return FileChecksum(size, crc)
 
 
 def _fill(target: File, begin: int, end: int) -> None:
@@ -97,18 +96,18 @@ def _fill(target: File, begin: int, end: int) -> None:
         target.write([zeros[: end - offset]], offset)
 
 
-def sum_of(source: File, size: int, pause: Pause = at_once) -> int:
-    """The checksum of the first `size` bytes."""
+def checksum(source: File, size: int, pause: StepCallback = no_pause) -> int:
+    """Return the CRC-32C of the first `size` bytes."""
     crc = 0
-    for offset in range(0, size, bounds.CARE_STEP_BYTES):
-        data = source.read(min(bounds.CARE_STEP_BYTES, size - offset), offset)
+    for offset in range(0, size, limits.CARE_STEP_BYTES):
+        data = source.read(min(limits.CARE_STEP_BYTES, size - offset), offset)
         crc = crc32c(data, crc)
         pause(len(data))
     return crc
 
 
 def link(source: Path, target: Path) -> bool:
-    """Give the file a second name; False where that cannot be, or where it is gone."""
+    """Hard-link a file; return False if the file system cannot, or the file is gone."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -118,8 +117,8 @@ def link(source: Path, target: Path) -> bool:
     return True
 
 
-def write_whole(disk: Disk, name: str, data: bytes, *, folder: str = "") -> None:
-    """Put a small file in the place of the one of its name, in one step; durable afterwards."""
+def replace_file(disk: Disk, name: str, data: bytes, *, folder: str = "") -> None:
+    """Write or replace a small file atomically; durable when this returns."""
     new = f"{name}.new"
     if disk.exists(new):
         disk.remove(new)

@@ -1,6 +1,6 @@
-"""The manifest of a backup: what it holds, from where to where, with the sums of it.
+"""The manifest of a backup: its files with sizes and checksums, and the range of entries.
 
-It is written last, so that a folder with a manifest under its final name is whole. See
+It is written last, so that a folder with a manifest under its final name is complete. See
 docs/formats/backup.md.
 """
 
@@ -12,31 +12,31 @@ import msgspec
 
 from millrace.errors import Corrupt
 from millrace.maintenance import checksummed_json
-from millrace.wal.files import Disk
-from millrace.wal.record import Mark
+from millrace.wal.disk import Disk
+from millrace.wal.record import LogMark
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 
 
 TIME_MS_MAX = 253_402_300_799_999
-"""The last millisecond that can be written as a date."""
+"""The last millisecond that can be formatted as a date."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A size, an index, a generation: what is none would be found out in the middle of a restore."""
+"""A size, an index or a generation; a negative number would fail in the middle of a restore."""
 
 TimeMs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A place in the life of the local commit group."""
+    """An entry of the local commit group and its time."""
 
     index: Count
     time_ms: TimeMs
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """A generation of the log, up to where the backup has it."""
+    """A generation of the WAL, up to the end of the backup."""
 
     generation: Count
     size: Count
@@ -48,17 +48,17 @@ class LogPart(msgspec.Struct, frozen=True):
 
 
 class SealedPart(msgspec.Struct, frozen=True):
-    """A sealed file; its own lines sum its rows, and this is the sum of the lines."""
+    """A sealed file; the checksum covers its lines, which have checksums of the rows."""
 
     number: Count
     size: Count
     crc: Count
     is_damaged: bool = False
-    """It was damaged when the backup was made; queues with rows in it are quarantined."""
+    """True if it was damaged when the backup was made; queues with rows in it are quarantined."""
 
 
-class AsidePart(msgspec.Struct, frozen=True):
-    """Bytes of unreadable rows."""
+class QuarantinePart(msgspec.Struct, frozen=True):
+    """A file with the bytes of unreadable rows."""
 
     number: Count
     size: Count
@@ -66,29 +66,29 @@ class AsidePart(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a backup holds."""
+    """The content of a backup."""
 
     format: int
     folder: str
-    """The identity of the folder that it is of."""
+    """Identity of the source folder."""
     log_id: str
     start: Point
-    """Of its index: it can be restored from here on."""
+    """The entry of the index: the earliest point that can be restored."""
     end: Point
-    """Its last entry, and until when it knows that there was no other."""
-    mark: Mark | None
-    """Where replay begins."""
+    """The last entry, and the time until which no other was written."""
+    mark: LogMark | None
+    """The position at which replay begins."""
     needed: Count
-    """The oldest generation in which rows lie."""
+    """The oldest generation with live rows."""
     index_size: Count
     index_crc: Count
     log: list[LogPart]
     sealed: list[SealedPart]
-    quarantine: list[AsidePart] = []
+    quarantine: list[QuarantinePart] = []
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files in bytes."""
         return (
             self.index_size
             + sum(part.size for part in self.log)
@@ -98,16 +98,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def log_name(generation: int) -> str:
-    """The name of a generation's file, in a backup and in an archive."""
+    """Return the file name of a generation, in a backup and in an archive."""
     return f"log/{generation:012d}.log"
 
 
 def read(disk: Disk) -> Manifest:
-    """The manifest of the backup below the disk's root.
+    """Read the manifest of the backup below the disk's root.
 
     Raises:
-        Corrupt: it is damaged, or of a later version.
-        NotFound: there is none: the backup is not finished, or this is none.
+        Corrupt: the manifest is damaged, or of a later version.
+        NotFound: the manifest does not exist: the backup is unfinished, or this is not a backup.
     """
     manifest = checksummed_json.read(disk, MANIFEST, Manifest, hint="use another backup")
     if manifest.format != FORMAT:

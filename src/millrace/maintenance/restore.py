@@ -1,12 +1,12 @@
-"""Making a folder of a backup, at its end or at an earlier point.
+"""Point-in-time restore: makes a folder from a backup, at its end or at an earlier point.
 
-Rule 1: everything that is used is summed first or while it is copied. What is damaged is refused,
-and named.
-Rule 2: the folder carries a mark from the first step to the last; an engine refuses it meanwhile.
-Rule 3: the index is as old as its backup's checkpoint, and the log leads on from there: it is cut
-behind the last entry that is wanted. Nothing before the checkpoint can be reached.
-Rule 4: what is laid out is a copy of the source: whoever opens it gives it an identity and a
-history of its own, before the mark is taken off.
+Rule 1: the checksum of every file is verified before or during the copy. A damaged file is named
+and refused.
+Rule 2: the folder has a marker file from the first step to the last; engines refuse to open it.
+Rule 3: the index is as old as the backup's checkpoint. The log continues from there, and is
+truncated after the last wanted entry. Points before the checkpoint cannot be restored.
+Rule 4: the result is a copy of the source: the caller gives it an identity and a history of its own
+before the marker is removed.
 """
 
 from __future__ import annotations
@@ -20,95 +20,105 @@ from typing import NamedTuple
 
 from millrace.errors import Corrupt, Exists, Invalid, NotFound, Refused
 from millrace.maintenance import archived_log, manifest
-from millrace.maintenance.archived_log import Cut, Piece, Walk
+from millrace.maintenance.archived_log import (
+    LogCut,
+    LogPiece,
+    LogWalk,
+    find_progress,
+    list_archived,
+)
 from millrace.maintenance.backup_repository import ARCHIVE, UNFINISHED, BackupRepository
 from millrace.maintenance.file_copy import (
-    Pause,
-    Sum,
-    at_once,
+    FileChecksum,
+    StepCallback,
+    checksum,
     copy,
     link,
-    sum_of,
+    no_pause,
 )
-from millrace.maintenance.manifest import AsidePart, Manifest, Point
+from millrace.maintenance.manifest import Manifest, Point, QuarantinePart
 from millrace.maintenance.sealed_checksums import check_file
-from millrace.maintenance.wal_archive import archived, reached
 from millrace.store import unreadable
 from millrace.store.sealed import file_name
-from millrace.wal.files import Disk, RealDisk
+from millrace.wal.disk import Disk, RealDisk
 from millrace.wal.record import (
     DATA,
     ZEROS,
     encode_record,
-    span_of,
+    record_span,
 )
 from millrace.wal.segment_pool import SEGMENT_SUFFIX
 
 RESTORING = "restoring"
-"""The mark of a folder that is not whole yet."""
+"""Marker file of an incomplete folder."""
 
 INDEX = "index/data.mdb"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Which point is wanted; the end, if neither is given."""
+class RestoreTarget:
+    """The wanted point; the end of the backup, if neither is given."""
 
     index: int | None = None
     time_ms: int | None = None
 
 
-class Plan(NamedTuple):
-    """What is to be laid out."""
+class RestorePlan(NamedTuple):
+    """The files and the range of the log to restore."""
 
     folder: Path
-    """The backup."""
+    """Path of the backup."""
     manifest: Manifest
-    pieces: list[Piece]
-    cut: Cut
+    pieces: list[LogPiece]
+    cut: LogCut
 
     def work(self, *, links: bool = False) -> int:
-        """Bytes that `lay_out` reads: sealed files are checked, and copied if not linked."""
-        known, end = self.manifest, self.cut.end.generation
+        """Return the bytes that `write_folder` reads: sealed files are checked, and copied unless
+        linked."""
+        manifest, end = self.manifest, self.cut.end.generation
         log = sum(size for generation, size in self.cut.ends.items() if generation <= end)
-        sealed = sum(part.size for part in known.sealed)
-        return known.index_size + log + sealed * (1 if links else 2)
+        sealed = sum(part.size for part in manifest.sealed)
+        return manifest.index_size + log + sealed * (1 if links else 2)
 
 
-def find_plan(
-    path: Path, target: Target, *, pause: Pause = at_once, more: Iterable[Piece] = ()
-) -> Plan:
-    """Which backup leads to the point; `path` is a vault, or one backup in it.
+def plan_restore(
+    path: Path,
+    target: RestoreTarget,
+    *,
+    pause: StepCallback = no_pause,
+    more: Iterable[LogPiece] = (),
+) -> RestorePlan:
+    """Find the backup that leads to the point; `path` is a repository or one backup.
 
-    `more`: pieces of the log that lie elsewhere.
+    `more`: copies of the log in other places.
 
     Raises:
-        Refused: no backup here reaches the point; the error says what can be reached.
-        NotFound: there is no backup.
-        Corrupt: what should be used is damaged.
+        Refused: no backup here reaches the point; the error names the points in reach.
+        NotFound: the repository has no backup.
+        Corrupt: a needed file is damaged.
     """
     more = list(more)
     refusal: Refused | None = None
     for folder in _candidates(path):
         disk = RealDisk(folder, read_only=True)
-        known = _manifest(disk, folder)
-        if _is_before(target, known.start):
-            refusal = _too_early(folder, known, target)
+        backup_manifest = _manifest(disk, folder)
+        if _is_before(target, backup_manifest.start):
+            refusal = _too_early(folder, backup_manifest, target)
             continue
-        return _plan(folder, disk, known, target, more, pause, is_named=folder == path)
+        return _plan(folder, disk, backup_manifest, target, more, pause, is_named=folder == path)
     raise refusal or NotFound(f"{path} holds no backup", field="backup")
 
 
 def _candidates(path: Path) -> list[Path]:
-    """The backups that may serve, the newest first."""
+    """Return the backups to try, newest first."""
     if path.name.endswith(UNFINISHED):
         raise Refused(f"{path} is an unfinished backup; use another one", field="backup")
     if os.path.exists(path / manifest.MANIFEST):
         return [path]
     if not os.path.isdir(path):
         raise NotFound(f"there is no backup {path}", field="backup")
-    vault = BackupRepository(path)
-    return [vault.folder_of(number) for number in reversed(vault.numbers())]
+    repository = BackupRepository(path)
+    return [repository.folder_of(number) for number in reversed(repository.numbers())]
 
 
 def _manifest(disk: Disk, folder: Path) -> Manifest:
@@ -118,14 +128,14 @@ def _manifest(disk: Disk, folder: Path) -> Manifest:
         raise Corrupt(f"{folder}/{manifest.MANIFEST} is missing", field=manifest.MANIFEST) from None
 
 
-def _is_before(target: Target, start: Point) -> bool:
+def _is_before(target: RestoreTarget, start: Point) -> bool:
     return (target.index is not None and target.index < start.index) or (
         target.time_ms is not None and target.time_ms < start.time_ms
     )
 
 
-def _too_early(folder: Path, known: Manifest, target: Target) -> Refused:
-    index, time_ms = known.start.index, known.start.time_ms
+def _too_early(folder: Path, backup_manifest: Manifest, target: RestoreTarget) -> Refused:
+    index, time_ms = backup_manifest.start.index, backup_manifest.start.time_ms
     by_index = target.index is not None
     begins = f"index {index}" if by_index else datetime.fromtimestamp(time_ms / 1000, UTC)
     return Refused(
@@ -139,54 +149,62 @@ def _too_early(folder: Path, known: Manifest, target: Target) -> Refused:
 def _plan(
     folder: Path,
     disk: Disk,
-    known: Manifest,
-    target: Target,
-    more: list[Piece],
-    pause: Pause,
+    backup_manifest: Manifest,
+    target: RestoreTarget,
+    more: list[LogPiece],
+    pause: StepCallback,
     *,
     is_named: bool,
-) -> Plan:
-    own: list[Piece] = []
-    for part in known.log:
+) -> RestorePlan:
+    own: list[LogPiece] = []
+    for part in backup_manifest.log:
         _check_part(disk, part.name, part.size, part.crc, pause)
-        piece = archived_log.piece_of(disk, part.name)
+        piece = archived_log.read_piece(disk, part.name)
         if piece is None:
             raise Corrupt(f"{part.name}: it has no header", field=part.name)
         own.append(piece)
-    vault = folder.parent
-    least = own[-1].header.generation if own else 0
-    beside = [piece for piece in archived(vault) if piece.header.generation >= least]
-    others = [piece for piece in more if piece.header.generation >= least]
-    pieces = archived_log.merge(own, beside, others)
-    walk = Walk(pieces)
-    found = archived_log.cut(
-        walk, known.start, known.mark, index=target.index, time_ms=target.time_ms
+    repository = folder.parent
+    newest_generation = own[-1].header.generation if own else 0
+    archived = [
+        piece for piece in list_archived(repository) if piece.header.generation >= newest_generation
+    ]
+    additional = [piece for piece in more if piece.header.generation >= newest_generation]
+    pieces = archived_log.merge_pieces(own, archived, additional)
+    walk = LogWalk(pieces)
+    cut = archived_log.find_cut(
+        walk,
+        backup_manifest.start,
+        backup_manifest.mark,
+        index=target.index,
+        time_ms=target.time_ms,
     )
-    covered = known.end.time_ms
-    until = reached(vault) if beside else None
-    if until is not None and walk.gap is None and not others:
+    covered = backup_manifest.end.time_ms
+    until = find_progress(repository) if archived else None
+    if until is not None and walk.gap is None and not additional:
         covered = max(covered, until.time_ms)
-        if walk.is_over and found.end.serial < until.serial:
-            name = f"{ARCHIVE}/{manifest.log_name(found.end.generation)}"
+        if walk.is_over and cut.end.serial < until.serial:
+            name = f"{ARCHIVE}/{manifest.log_name(cut.end.generation)}"
             raise Corrupt(
-                f"{name}, offset {found.end.offset}: records are missing or damaged", field=name
+                f"{name}, offset {cut.end.offset}: records are missing or damaged", field=name
             )
-    is_apart = all(piece.header.generation > least for piece in beside)
-    if is_named and is_apart and walk.end is not None and walk.end.generation == least:
-        # An archive that was begun later is no part of a backup that was asked for by its name.
+    is_apart = all(piece.header.generation > newest_generation for piece in archived)
+    if is_named and is_apart and walk.end is not None and walk.end.generation == newest_generation:
+        # An archive that was begun after a backup is not part of it, if that backup was named.
         walk.gap = None
-    _check_reached(found, walk, known, target, covered)
-    return Plan(folder, known, pieces, found)
+    _check_reached(cut, walk, backup_manifest, target, covered)
+    return RestorePlan(folder, backup_manifest, pieces, cut)
 
 
 def _check_reached(
-    found: Cut, walk: Walk, known: Manifest, target: Target, covered_ms: int
+    cut: LogCut, walk: LogWalk, backup_manifest: Manifest, target: RestoreTarget, covered_ms: int
 ) -> None:
-    """Refuse a point that was not reached, and an end that lies behind a gap."""
-    last = found.point.index
-    if last < known.end.index and not _is_before(target, known.end):
-        raise Corrupt(f"the log ends with entry {last}, not {known.end.index}", field="log")
-    wants_end = target == Target()
+    """Refuse a point that the log does not reach, and an end behind a gap."""
+    last = cut.point.index
+    if last < backup_manifest.end.index and not _is_before(target, backup_manifest.end):
+        raise Corrupt(
+            f"the log ends with entry {last}, not {backup_manifest.end.index}", field="log"
+        )
+    wants_end = target == RestoreTarget()
     misses = (target.index is not None and target.index > last) or (
         target.time_ms is not None and target.time_ms > covered_ms and walk.is_over
     )
@@ -205,30 +223,32 @@ def _check_reached(
         )
 
 
-def _check_part(disk: Disk, name: str, size: int, crc: int, pause: Pause) -> None:
+def _check_part(disk: Disk, name: str, size: int, crc: int, pause: StepCallback) -> None:
     try:
         file = disk.open(name)
     except NotFound:
         raise Corrupt(f"{name} is missing from the backup; use another one", field=name) from None
     try:
-        if file.size != size or sum_of(file, size, pause) != crc:
+        if file.size != size or checksum(file, size, pause) != crc:
             raise Corrupt(f"{name}: it is not what was backed up; use another backup", field=name)
     finally:
         file.close()
 
 
-# --- Laying out ------------------------------------------------------------------------------
+# --- Laying out -----------------------------------------------------------------------------------
 
 
-def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = False) -> None:
-    """Make the folder; it is marked as unfinished until `finish`.
+def write_folder(
+    plan: RestorePlan, into: Path, *, pause: StepCallback = no_pause, links: bool = False
+) -> None:
+    """Write the restored folder; it is marked as unfinished until `finish`.
 
-    `links`: sealed files are linked, for a folder that is only looked at.
+    `links`: hard-link sealed files, for a folder that is only read.
 
     Raises:
-        Exists: there is something in the folder.
+        Exists: the folder is not empty.
         Corrupt: the backup is damaged; the error names the file.
-        Full: there is no room.
+        Full: not enough space.
     """
     disk = _begin(into)
     backup = RealDisk(plan.folder, read_only=True)
@@ -248,7 +268,7 @@ def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = Fal
         disk.make_folder(unreadable.FOLDER)
     for aside in plan.manifest.quarantine:
         _copy_whole(backup, disk, unreadable.file_name(aside.number), aside, pause)
-    lay_log(plan.pieces, plan.cut, disk, pause)
+    write_log(plan.pieces, plan.cut, disk, pause)
     folders = [unreadable.FOLDER] if plan.manifest.quarantine else []
     for name in ("index", "log", "sealed", *folders, ""):
         disk.sync_folder(name)
@@ -259,8 +279,8 @@ def _begin(into: Path) -> Disk:
     if os.path.exists(into) and not is_folder:
         raise Invalid(f"{into} is a file, not a folder", field="into")
     if is_folder and any(into.iterdir()):
-        what = "an unfinished restore: remove it" if (into / RESTORING).exists() else "not empty"
-        raise Exists(f"{into} is {what}; restore into a new folder", field="into")
+        state = "an unfinished restore: remove it" if (into / RESTORING).exists() else "not empty"
+        raise Exists(f"{into} is {state}; restore into a new folder", field="into")
     if not is_folder:
         parent = RealDisk(into.absolute().parent)
         parent.make_folder(into.name)
@@ -274,29 +294,37 @@ def _begin(into: Path) -> Disk:
     return disk
 
 
-def _copy_index(plan: Plan, backup: Disk, disk: Disk, pause: Pause) -> None:
-    known = Sum(plan.manifest.index_size, plan.manifest.index_crc)
-    _copy_whole(backup, disk, INDEX, known, pause)
+def _copy_index(plan: RestorePlan, backup: Disk, disk: Disk, pause: StepCallback) -> None:
+    expected = FileChecksum(plan.manifest.index_size, plan.manifest.index_crc)
+    _copy_whole(backup, disk, INDEX, expected, pause)
 
 
-def _copy_whole(backup: Disk, disk: Disk, name: str, known: Sum | AsidePart, pause: Pause) -> None:
-    """Copy a file of a backup that must be what was backed up."""
+def _copy_whole(
+    backup: Disk,
+    disk: Disk,
+    name: str,
+    expected: FileChecksum | QuarantinePart,
+    pause: StepCallback,
+) -> None:
+    """Copy a file of a backup and verify its size and checksum."""
     try:
         file = backup.open(name)
     except NotFound:
         raise Corrupt(f"{name} is missing from the backup", field=name) from None
     try:
-        if file.size != known.size:
+        if file.size != expected.size:
             raise Corrupt(f"{name}: it has another size than was backed up", field=name)
-        taken = copy(file, disk, name, size=file.size, pause=pause)
+        copied = copy(file, disk, name, size=file.size, pause=pause)
     finally:
         file.close()
-    if taken.crc != known.crc:
+    if copied.crc != expected.crc:
         raise Corrupt(f"{name}: it is not what was backed up; use another backup", field=name)
 
 
-def lay_log(pieces: Sequence[Piece], cut: Cut, disk: Disk, pause: Pause = at_once) -> None:
-    """Make segments of the pieces, up to the cut."""
+def write_log(
+    pieces: Sequence[LogPiece], cut: LogCut, disk: Disk, pause: StepCallback = no_pause
+) -> None:
+    """Write the copies of generations as segments, up to the cut."""
     for place, piece in enumerate(pieces):
         generation = piece.header.generation
         if generation > cut.end.generation:
@@ -312,8 +340,8 @@ def lay_log(pieces: Sequence[Piece], cut: Cut, disk: Disk, pause: Pause = at_onc
             _write_kept(disk, name, piece, cut)
 
 
-def _write_kept(disk: Disk, name: str, piece: Piece, cut: Cut) -> None:
-    """Write the last record anew, with those of its entries that are wanted."""
+def _write_kept(disk: Disk, name: str, piece: LogPiece, cut: LogCut) -> None:
+    """Rewrite the last record with the entries before the cut."""
     head, _ = encode_record(
         DATA,
         piece.header,
@@ -322,7 +350,7 @@ def _write_kept(disk: Disk, name: str, piece: Piece, cut: Cut) -> None:
         buffers=[cut.kept],
         length=len(cut.kept),
     )
-    padding = ZEROS[: span_of(len(cut.kept)) - len(head) - len(cut.kept)]
+    padding = ZEROS[: record_span(len(cut.kept)) - len(head) - len(cut.kept)]
     file = disk.open(name)
     try:
         file.write([head, cut.kept, padding], cut.end.offset)
@@ -332,7 +360,7 @@ def _write_kept(disk: Disk, name: str, piece: Piece, cut: Cut) -> None:
 
 
 def finish(into: Path) -> None:
-    """The folder is whole: take the mark off."""
+    """Remove the marker from a complete folder."""
     disk = RealDisk(into)
     disk.remove(RESTORING)
     disk.sync_folder("")

@@ -1,11 +1,11 @@
-"""Scrubbing: what lies on the disk is read again from time to time, and compared with its sums.
+"""Scrubbing: periodically reads all data on the disk and verifies its checksums.
 
-Sealed files, and the segments of the log that are not being written. A pass reads all of them, at a
-bounded rate; where it is, survives a restart.
+A pass covers the sealed files and all WAL segments except the one being written, at a limited rate.
+Its position survives a restart.
 
-Rule 1: damage in a sealed file concerns the rows in it: whoever asks for them is told, and nobody
-else. Damage in the log is told of: it will refuse the folder at the next open.
-Rule 2: nothing is mended or removed.
+Rule 1: damage in a sealed file affects only requests for its rows. Damage in the WAL is reported:
+the next open will refuse the folder.
+Rule 2: nothing is repaired or removed.
 """
 
 from __future__ import annotations
@@ -16,71 +16,72 @@ from dataclasses import dataclass
 
 import msgspec
 
+from millrace import limits
 from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound, detached
-from millrace.maintenance import bounds, checksummed_json
-from millrace.maintenance.file_copy import write_whole
+from millrace.maintenance import checksummed_json
+from millrace.maintenance.file_copy import replace_file
 from millrace.maintenance.sealed_checksums import walk_rows
-from millrace.store.disk import DiskStore
+from millrace.store.disk_store import DiskStore
 from millrace.store.sealed import FOLDER, file_name
-from millrace.wal.files import Disk
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.disk import Disk
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 SCRUB = "scrub"
 
 _logger = logging.getLogger("millrace")
 
 
-class _State(msgspec.Struct, frozen=True):
-    """What is remembered of passes."""
+class _ScrubState(msgspec.Struct, frozen=True):
+    """Persistent state of scrubbing passes."""
 
     began_ms: int = 0
-    """When the pass began that is under way, or the last one."""
+    """Start of the current or last pass, in milliseconds."""
     ended_ms: int = 0
-    """When the last whole pass ended; 0 if there was none."""
+    """End of the last complete pass in milliseconds; 0 if there was none."""
     after: int = 0
-    """Files up to this number were read in the pass under way."""
+    """Sealed files up to this number were read in the current pass."""
     damaged: tuple[str, ...] = ()
-    """What the last pass has found, and this one so far."""
+    """Damage that the last pass and the current one have found."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast, and how often."""
+class ScrubSchedule:
+    """Rate and interval of passes."""
 
     bytes_per_second: int
-    """0: never."""
+    """0 disables scrubbing."""
     every_ms: int
 
 
 class Scrubber:
-    """Reads in small steps, whenever it is asked to; on the engine's thread but for `step`."""
+    """Scrubs in small steps on request; only `step` runs on an I/O thread."""
 
     def __init__(
         self,
         disk: Disk,
         store: DiskStore,
-        log: Log,
+        log: WriteAheadLog,
         now_ms: Callable[[], int],
-        pace: Pace,
+        schedule: ScrubSchedule,
     ) -> None:
         self._disk = disk
         self._store = store
         self._log = log
         self._now_ms = now_ms
-        self._pace = pace
+        self._schedule = schedule
         self._state = _read(disk)
         for number in store.file_numbers():
             name = file_name(number)
             if name in self._state.damaged:
                 store.note_damage(number, Corrupt(f"{name} was found damaged", field=name))
         self._work: Iterator[int] | None = None
-        self._found: list[tuple[str, int | None, MillraceError]] = []
+        self._findings: list[tuple[str, int | None, MillraceError]] = []
         self._budget = 0.0
         self._asked_ms = now_ms()
 
     @property
     def ended_ms(self) -> int:
-        """When the last whole pass ended; 0 if there was none."""
+        """End of the last complete pass in milliseconds; 0 if there was none."""
         return self._state.ended_ms
 
     @property
@@ -93,44 +94,47 @@ class Scrubber:
             if name in there or not name.startswith(f"{FOLDER}/")
         )
 
-    def learn(self) -> bool:
-        """Take in what readers have found damaged; whether it is to be written down."""
-        found = {file_name(number) for number in self._store.damaged_files()}
-        if found <= set(self._state.damaged):
+    def merge_damage(self) -> bool:
+        """Take over damage that readers have found; return True if it must be saved."""
+        damaged = {file_name(number) for number in self._store.damaged_files()}
+        if damaged <= set(self._state.damaged):
             return False
-        known = tuple(sorted(found.union(self._state.damaged)))
-        self._state = msgspec.structs.replace(self._state, damaged=known)
+        merged = tuple(sorted(damaged.union(self._state.damaged)))
+        self._state = msgspec.structs.replace(self._state, damaged=merged)
         return True
 
-    def write_down(self) -> None:
-        """Make what is known durable: a backup looks at files that are known to be damaged, also
-        where their queues were purged before the engine ended; on a lane."""
-        write_whole(self._disk, SCRUB, checksummed_json.encode(self._state))
+    def save(self) -> None:
+        """Save the state durably; runs on an I/O thread.
 
-    def ask(self) -> int:
-        """How many bytes should be read now; 0 if nothing is to be done."""
+        A backup checks files that are known to be damaged, even if their queues were purged before
+        the engine ended.
+        """
+        replace_file(self._disk, SCRUB, checksummed_json.encode(self._state))
+
+    def due_bytes(self) -> int:
+        """Return the number of bytes to read now; 0 if nothing is due."""
         now = self._now_ms()
-        rate, since = self._pace.bytes_per_second, max(now - self._asked_ms, 0)
+        rate, since = self._schedule.bytes_per_second, max(now - self._asked_ms, 0)
         self._asked_ms = now
         if not rate:
             return 0
         if self._work is None:
-            if now - self._state.began_ms < self._pace.every_ms and not self._state.after:
+            if now - self._state.began_ms < self._schedule.every_ms and not self._state.after:
                 return 0
             if not self._begin(now):
                 return 0
         self._budget = min(self._budget + rate * since / 1000, rate)
-        if self._budget < bounds.CARE_STEP_BYTES and self._budget < rate:
+        if self._budget < limits.CARE_STEP_BYTES and self._budget < rate:
             return 0
         return int(self._budget)
 
     def _begin(self, now: int) -> bool:
-        """Begin a pass, or go on with one; False if there is nothing to be read."""
+        """Begin or resume a pass; return False if there is nothing to read."""
         state = self._state
         if not self._store.file_numbers():
             return False
         if not state.after:
-            state = self._state = _State(now, state.ended_ms, 0, ())
+            state = self._state = _ScrubState(now, state.ended_ms, 0, ())
         numbers = [number for number in self._store.file_numbers() if number > state.after]
         generations = [live.generation for live in self._log.segments()[:-1]]
         self._work = self._walk(numbers, generations)
@@ -138,7 +142,7 @@ class Scrubber:
         return True
 
     def step(self, count: int) -> None:
-        """Read about so many bytes; on a lane."""
+        """Read about `count` bytes; runs on an I/O thread."""
         work = self._work
         if work is None:
             return
@@ -150,13 +154,13 @@ class Scrubber:
             count -= max(done, 1)
             self._budget -= done
 
-    def settle(self) -> None:
-        """After a step, on the engine's thread: what was found counts from now on."""
-        found, self._found = self._found, []
-        for name, number, error in found:
+    def publish_findings(self) -> None:
+        """Publish the findings of a step to store and log; runs on the event loop."""
+        findings, self._findings = self._findings, []
+        for name, number, error in findings:
             if number is not None:
                 if number not in self._store.file_numbers():
-                    # It was dropped while it was read.
+                    # The file was dropped while it was read.
                     continue
                 damage = error if isinstance(error, Corrupt) else Corrupt(str(error), field=name)
                 self._store.note_damage(number, damage)
@@ -165,16 +169,16 @@ class Scrubber:
                 damaged = (*self._state.damaged, name)
                 self._state = msgspec.structs.replace(self._state, damaged=damaged)
 
-    # --- On the lane ----------------------------------------------------------------------------
+    # --- On the I/O thread ------------------------------------------------------------------------
 
     def _walk(self, numbers: list[int], generations: list[int]) -> Iterator[int]:
-        """Everything there is, one piece after the other; yields the bytes that were read."""
+        """Read all files; yields the bytes read in each step."""
         for number in numbers:
             name = file_name(number)
             try:
                 yield from walk_rows(self._disk, number)
             except (Corrupt, DiskFailed, NotFound) as error:
-                self._found.append((name, number, detached(error)))
+                self._findings.append((name, number, detached(error)))
             self._remember(after=number)
             yield 0
         for generation in generations:
@@ -183,25 +187,26 @@ class Scrubber:
                     yield len(payload)
             except (Corrupt, DiskFailed) as error:
                 name = error.field or f"generation {generation} of the log"
-                self._found.append((name, None, detached(error)))
+                self._findings.append((name, None, detached(error)))
                 yield 0
         self._remember(after=0)
 
     def _remember(self, *, after: int) -> None:
         ended = self._state.ended_ms if after else self._now_ms()
         self._state = msgspec.structs.replace(self._state, after=after, ended_ms=ended)
-        # What was just found would be forgotten with the process, and is not read again for long.
-        names = (*self._state.damaged, *(name for name, _, _ in self._found))
-        known = msgspec.structs.replace(self._state, damaged=tuple(sorted(set(names))))
-        write_whole(self._disk, SCRUB, checksummed_json.encode(known))
+        # Otherwise the findings would be lost with the process, and not be found again for a long
+        # time.
+        names = (*self._state.damaged, *(name for name, _, _ in self._findings))
+        state = msgspec.structs.replace(self._state, damaged=tuple(sorted(set(names))))
+        replace_file(self._disk, SCRUB, checksummed_json.encode(state))
 
 
-def _read(disk: Disk) -> _State:
-    """What an earlier engine knew; a damaged file only means that a pass begins anew."""
+def _read(disk: Disk) -> _ScrubState:
+    """Read the saved state; if it is damaged, a new pass begins."""
     if not disk.exists(SCRUB):
-        return _State()
+        return _ScrubState()
     try:
-        return checksummed_json.read(disk, SCRUB, _State, hint="a pass begins anew")
+        return checksummed_json.read(disk, SCRUB, _ScrubState, hint="a pass begins anew")
     except Corrupt as error:
         _logger.warning("%s", error)
-        return _State()
+        return _ScrubState()

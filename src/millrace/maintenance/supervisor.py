@@ -1,7 +1,6 @@
-"""The warden of an engine's data: archive, scrubbing and watermarks, under one roof.
+"""Supervises the maintenance of one engine's data: WAL archive, scrubbing and watermarks.
 
-The keeper of log and store goes round, and asks the warden on its way; nothing here has a timer of
-its own.
+It has no timer of its own: the checkpointer calls it in each of its rounds.
 """
 
 from __future__ import annotations
@@ -10,198 +9,205 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace import limits
 from millrace.errors import Refused
-from millrace.maintenance import bounds
 from millrace.maintenance.backup import (
-    Pausing,
-    Rests,
-    Source,
-    Told,
+    BackupSource,
+    BackupThrottle,
+    CheckpointPause,
+    ProgressCallback,
 )
-from millrace.maintenance.scrub import Pace, Scrubber
+from millrace.maintenance.scrub import Scrubber, ScrubSchedule
 from millrace.maintenance.wal_archiver import (
-    Following,
+    ArchiveState,
     WalArchiver,
-    end_following,
-    joined,
-    write_following,
+    merge_archive_states,
+    remove_archive_state,
+    write_archive_state,
 )
-from millrace.maintenance.watermarks import Watermarks, give_back
-from millrace.store.disk import DiskStore
+from millrace.maintenance.watermarks import Watermarks, trim_heap
+from millrace.store.disk_store import DiskStore
 from millrace.store.sealed import file_name
-from millrace.wal.files import Disk
+from millrace.wal.disk import Disk
 from millrace.wal.io_thread import IoThread
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
-    """What may be chosen."""
+class MaintenanceSettings:
+    """Settings of watermarks, archive and scrubbing."""
 
     disk_low: int | None
     memory_high: int | None
     follow_held_bytes: int
-    scrub: Pace
+    scrub: ScrubSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What a warden reaches the world through."""
+class MaintenancePorts:
+    """The supervisor's access to disk, threads, clock and memory."""
 
     disk: Disk
     folder: Path | None
-    """Where the disk's root lies on this machine."""
-    lane: Callable[[str], IoThread]
+    """Path of the disk's root on this machine; None if it is elsewhere."""
+    io_thread: Callable[[str], IoThread]
     now_ms: Callable[[], int]
     memory_used: Callable[[], int]
     sleep: Callable[[float], None]
 
 
 class Supervisor:
-    """Looks after the data of one engine."""
+    """Runs archive, scrubbing and watermarks of one engine."""
 
     def __init__(
-        self, means: Means, log: Log, store: DiskStore, identity: str, duties: Duties
+        self,
+        ports: MaintenancePorts,
+        log: WriteAheadLog,
+        store: DiskStore,
+        identity: str,
+        settings: MaintenanceSettings,
     ) -> None:
-        self._means = means
+        self._ports = ports
         self._log = log
         self._store = store
         self._identity = identity
-        self._held_bytes_max = duties.follow_held_bytes
-        self.follower: WalArchiver | None = None
-        """Who archives the log, if it is followed."""
-        disk_low = duties.disk_low
+        self._held_bytes_max = settings.follow_held_bytes
+        self.archiver: WalArchiver | None = None
+        """The archiver of the WAL; None if it is not archived."""
+        disk_low = settings.disk_low
         if disk_low is None:
-            disk_low = bounds.DISK_LOW_BYTES if means.folder is not None else 0
+            disk_low = limits.DISK_LOW_BYTES if ports.folder is not None else 0
         self.watermarks = Watermarks(
             disk_low=disk_low,
-            memory_high=duties.memory_high,
-            free_bytes=means.disk.free_bytes,
-            used_bytes=means.memory_used,
-            trim=give_back,
+            memory_high=settings.memory_high,
+            free_bytes=ports.disk.free_bytes,
+            used_bytes=ports.memory_used,
+            trim=trim_heap,
         )
-        self.watermarks.look()
-        self.scrubber = Scrubber(means.disk, store, log, means.now_ms, duties.scrub)
+        self.watermarks.measure()
+        self.scrubber = Scrubber(ports.disk, store, log, ports.now_ms, settings.scrub)
 
-    def look(self, *, is_full: bool = False) -> None:
-        """What is cheap, and done in every round; `is_full` as of `Watermarks.look`."""
-        self.watermarks.look(is_full=is_full)
-        if self.follower is not None:
-            self.follower.look()
+    def poll(self, *, is_full: bool = False) -> None:
+        """Do the cheap work of a round; `is_full` as in `Watermarks.measure`."""
+        self.watermarks.measure(is_full=is_full)
+        if self.archiver is not None:
+            self.archiver.poll()
 
-    async def floor(self, needed: int) -> int:
-        """The oldest generation that must stay in the log, if the store needs this one."""
-        return needed if self.follower is None else await self.follower.floor(needed)
+    async def oldest_needed(self, needed: int) -> int:
+        """Return the oldest generation to retain in the log, given the oldest the store needs."""
+        return needed if self.archiver is None else await self.archiver.oldest_needed(needed)
 
-    async def scrub(self, lane: IoThread) -> None:
-        """Read a little of what lies on the disk again."""
-        await self.learn(lane)
-        count = self.scrubber.ask()
+    async def scrub(self, io_thread: IoThread) -> None:
+        """Do one step of scrubbing."""
+        await self.save_damage(io_thread)
+        count = self.scrubber.due_bytes()
         if count:
-            await lane.submit(lambda: self.scrubber.step(count))
-            self.scrubber.settle()
+            await io_thread.submit(lambda: self.scrubber.step(count))
+            self.scrubber.publish_findings()
 
-    async def learn(self, lane: IoThread) -> None:
-        """Write down which files were found damaged, for the next engine."""
-        if self.scrubber.learn():
-            await lane.submit(self.scrubber.write_down)
+    async def save_damage(self, io_thread: IoThread) -> None:
+        """Save which files were found damaged, for the next engine."""
+        if self.scrubber.merge_damage():
+            await io_thread.submit(self.scrubber.save)
 
     async def stop(self) -> None:
-        """Archive what is there, and end."""
-        if self.follower is not None:
-            await self.follower.stop()
+        """Archive the rest of the log and stop."""
+        if self.archiver is not None:
+            await self.archiver.stop()
 
-    def give_up(self) -> None:
-        """End as a crash would: the event loop is closed. The next engine archives the rest."""
-        if self.follower is not None:
-            self.follower.give_up()
+    def abort(self) -> None:
+        """Stop as a crash would, without an event loop. The next engine archives the rest."""
+        if self.archiver is not None:
+            self.archiver.abort()
 
-    # --- On request -----------------------------------------------------------------------------
+    # --- On request -------------------------------------------------------------------------------
 
-    def begin(self, following: Following) -> None:
-        """Go on with the archive where an earlier engine has left it."""
-        self.follower = WalArchiver(
-            self._means.disk,
+    def begin(self, following: ArchiveState) -> None:
+        """Resume the archive of an earlier engine."""
+        self.archiver = WalArchiver(
+            self._ports.disk,
             self._log,
-            self._means.lane("millrace-archive"),
-            self._means.now_ms,
+            self._ports.io_thread("millrace-archive"),
+            self._ports.now_ms,
             self._identity,
             self._held_bytes_max,
             following,
         )
 
-    async def follow(self, vault: Path) -> Following | None:
-        """Archive the log in the vault from now on, and in every later engine of the folder.
+    async def follow(self, repository: Path) -> ArchiveState | None:
+        """Archive the WAL in the repository from now on, in this and every later engine of the
+        folder.
 
-        The vault's path is absolute: others go on from elsewhere. Returns what was followed until
-        now, for `follow_again`; there is no moment in which the folder is not followed.
+        `repository` is absolute, because later engines may have another working directory. Returns
+        the previous state for `restore_following`; there is no moment at which the folder is not
+        archived.
         """
-        before = await self._end_follower()
-        self._switch(Following(str(vault), self._log.mark().generation))
+        before = await self._end_archiver()
+        self._switch(ArchiveState(str(repository), self._log.mark().generation))
         return before
 
-    async def follow_again(self, before: Following | None) -> None:
-        """The backup that should begin an archive came to nothing: go back to what was before."""
+    async def restore_following(self, before: ArchiveState | None) -> None:
+        """Go back to the previous archive: the backup that should begin the new one has failed."""
         if before is None:
             await self.unfollow()
             return
-        since = await self._end_follower()
+        since = await self._end_archiver()
         if since is not None:
-            self._switch(joined(before, since))
+            self._switch(merge_archive_states(before, since))
 
-    def _switch(self, following: Following) -> None:
-        write_following(self._means.disk, following)
+    def _switch(self, following: ArchiveState) -> None:
+        write_archive_state(self._ports.disk, following)
         self.begin(following)
 
-    async def _end_follower(self) -> Following | None:
-        """End the follower, not the following; until then it holds the log."""
-        follower = self.follower
-        if follower is None:
+    async def _end_archiver(self) -> ArchiveState | None:
+        """Stop the archiver, but keep the state; until it has stopped, it retains the log."""
+        archiver = self.archiver
+        if archiver is None:
             return None
-        await follower.stop()
-        self.follower = None
-        return follower.following
+        await archiver.stop()
+        self.archiver = None
+        return archiver.state
 
     async def unfollow(self) -> bool:
-        """Archive no more; returns whether the log was archived. What was archived stays."""
-        follower, self.follower = self.follower, None
-        if follower is not None:
-            await follower.stop()
-            end_following(self._means.disk)
-        return follower is not None
+        """Stop archiving; return True if the log was archived. The archive itself is kept."""
+        archiver, self.archiver = self.archiver, None
+        if archiver is not None:
+            await archiver.stop()
+            remove_archive_state(self._ports.disk)
+        return archiver is not None
 
-    def source(self, pausing: Pausing) -> Source:
-        """What a backup is made of.
+    def source(self, pausing: CheckpointPause) -> BackupSource:
+        """Return the source for a backup of this engine.
 
         Raises:
-            Refused: the folder does not lie on a disk of this machine.
+            Refused: the folder is not on a disk of this machine.
         """
-        means = self._means
-        if means.folder is None:
+        ports = self._ports
+        if ports.folder is None:
             raise Refused("only a folder on this machine can be backed up", field="path")
-        return Source(
-            means.folder,
-            means.disk,
+        return BackupSource(
+            ports.folder,
+            ports.disk,
             self._log,
             self._store,
             self._identity,
-            means.now_ms,
+            ports.now_ms,
             pausing,
         )
 
-    def care_lane(self) -> IoThread:
-        """A lane of its own for long work; whoever asks for it closes it."""
-        return self._means.lane("millrace-backup")
+    def open_io_thread(self) -> IoThread:
+        """Start an I/O thread for long work; the caller closes it."""
+        return self._ports.io_thread("millrace-backup")
 
-    def rests(self, told: Told) -> Rests:
-        """The pause of long work beside the engine."""
-        return Rests(self._log, self._means.sleep, told)
+    def throttle(self, on_progress: ProgressCallback) -> BackupThrottle:
+        """Return the step callback of a backup, which sleeps while the WAL is busy."""
+        return BackupThrottle(self._log, self._ports.sleep, on_progress)
 
     def free_bytes(self) -> int:
-        """How much may still be written to the disk."""
-        return self._means.disk.free_bytes()
+        """Return the free space of the disk in bytes."""
+        return self._ports.disk.free_bytes()
 
     def damaged(self) -> list[str]:
-        """What was found damaged, by scrubbing or by sealing."""
+        """Return the names of files that scrubbing, sealing or readers found damaged."""
         sealed = {file_name(number) for number in self._store.damaged_files()}
         return sorted(sealed | set(self.scrubber.damaged))

@@ -1,15 +1,15 @@
-"""Following: the log is archived beside its backups before it is recycled.
+"""Archives the WAL in the repository of its backups before segments are recycled.
 
-A folder that is followed says so in the file `follow`: the vault, and the oldest generation of the
-log that the archive does not have whole. Every engine that opens the folder goes on from there, so
-that nothing is missed between two of them.
+The file `follow` in an archived folder names the repository and the oldest generation that is not
+completely archived. Every engine that opens the folder resumes there, so that no record is missed
+between two engines.
 
-Rule 1: what `archive/reached.json` says is in the archive was synced before, in its file and under
-its name.
-Rule 2: a generation that the archive lacks is not recycled, up to `follow_held_bytes` of them.
-Beyond it the engine counts for more: the log goes on, the archive has a gap, and whoever asks for
-the health of the engine is told. A new backup begins a new stretch.
-Rule 3: a vault that cannot be written to is tried again, for ever, and holds nobody up.
+Rule 1: everything that `archive/reached.json` declares archived was synced before, with its file
+name.
+Rule 2: a generation that is not archived is not recycled, up to `follow_held_bytes`. Beyond it the
+engine takes precedence: the log goes on, the archive has a gap, and the health report says so. A
+new backup begins a new stretch.
+Rule 3: an unwritable repository is retried for ever, and blocks nobody.
 """
 
 from __future__ import annotations
@@ -23,129 +23,130 @@ import msgspec
 
 from millrace import limits
 from millrace.errors import Exists, MillraceError, NotFound, detached
-from millrace.maintenance import bounds, checksummed_json
+from millrace.maintenance import checksummed_json
+from millrace.maintenance.archived_log import PROGRESS_FILE, ArchiveProgress, read_progress
 from millrace.maintenance.backup_repository import ARCHIVE, ARCHIVED, BackupRepository
-from millrace.maintenance.file_copy import write_whole
+from millrace.maintenance.file_copy import replace_file
 from millrace.maintenance.manifest import log_name
-from millrace.maintenance.wal_archive import REACHED, Reached, read_reached
-from millrace.wal.files import Disk, File
+from millrace.wal.disk import Disk, File
 from millrace.wal.io_thread import IoThread
-from millrace.wal.record import Mark, decode_segment
+from millrace.wal.record import LogMark, decode_segment_header
 from millrace.wal.segment import Hold
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 
-FOLLOW = "follow"
+STATE_FILE = "follow"
 
 _logger = logging.getLogger("millrace")
 
 
-class Following(msgspec.Struct, frozen=True):
-    """What a folder knows of its archive."""
+class ArchiveState(msgspec.Struct, frozen=True):
+    """Archive state in the folder of queues."""
 
     vault: str
     generation: int
-    """The oldest one that the archive does not have whole."""
+    """The oldest generation that is not completely archived."""
     gap: int = 0
-    """The generation before which something is missing; 0 if nothing is."""
+    """The generation before which records are missing; 0 without a gap."""
 
 
-def read_following(disk: Disk) -> Following | None:
-    """Whether the folder is followed.
+def read_archive_state(disk: Disk) -> ArchiveState | None:
+    """Read the archive state of a folder; None if it is not archived.
 
     Raises:
-        Corrupt: the file that says so is damaged.
+        Corrupt: the file is damaged.
     """
-    if not disk.exists(FOLLOW):
+    if not disk.exists(STATE_FILE):
         return None
     hint = "remove the file, and begin a new backup with follow"
-    return checksummed_json.read(disk, FOLLOW, Following, hint=hint)
+    return checksummed_json.read(disk, STATE_FILE, ArchiveState, hint=hint)
 
 
-def joined(before: Following, since: Following) -> Following:
-    """What a folder knows of an archive, if `since` was begun on top of it in vain."""
+def merge_archive_states(before: ArchiveState, since: ArchiveState) -> ArchiveState:
+    """Merge the previous state with that of a newer archive whose first backup has failed."""
     if before.vault != since.vault:
         return before
-    # A gap that either has seen is there; nobody could see it afterwards.
+    # A gap in either state is one in the result; it could not be detected later.
     generation = min(before.generation, since.generation)
-    return Following(before.vault, generation, since.gap or before.gap)
+    return ArchiveState(before.vault, generation, since.gap or before.gap)
 
 
 class WalArchiver:
-    """Archives the log of an engine, on a lane of its own."""
+    """Archives the WAL of an engine on its own I/O thread."""
 
     def __init__(
         self,
         disk: Disk,
-        log: Log,
-        lane: IoThread,
+        log: WriteAheadLog,
+        io_thread: IoThread,
         now_ms: Callable[[], int],
         identity: str,
         held_bytes_max: int,
-        following: Following,
+        state: ArchiveState,
     ) -> None:
         self._disk = disk
         self._log = log
-        self._lane = lane
+        self._io_thread = io_thread
         self._now_ms = now_ms
         self._identity = identity
         self._held_bytes_max = held_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._vault = BackupRepository(Path(following.vault))
-        self._following = following
-        self._reached: Reached | None = None
-        self._archived: Mark | None = None
+        self._repository = BackupRepository(Path(state.vault))
+        self._state = state
+        self._progress: ArchiveProgress | None = None
+        self._archived: LogMark | None = None
         self._task: asyncio.Task[None] | None = None
         self._look_at = 0.0
         self.error: MillraceError | OSError | None = None
-        """Why the last attempt came to nothing."""
+        """The error of the last attempt; None if it succeeded."""
 
     @property
-    def following(self) -> Following:
-        return self._following
+    def state(self) -> ArchiveState:
+        return self._state
 
     def behind(self) -> int:
-        """About how many bytes of the log are not archived yet."""
-        mark, reached = self._log.mark(), self._archived
-        if mark == reached:
+        """Return the approximate number of bytes of the log that are not archived yet."""
+        mark, progress = self._log.mark(), self._archived
+        if mark == progress:
             return 0
-        since = reached.generation if reached is not None else self._following.generation
-        known = reached.offset if reached is not None else 0
-        live = [one.used_bytes for one in self._log.segments() if one.generation >= since]
-        return max(sum(live) - known, 1)
+        since = progress.generation if progress is not None else self._state.generation
+        archived_offset = progress.offset if progress is not None else 0
+        live = [
+            segment.used_bytes for segment in self._log.segments() if segment.generation >= since
+        ]
+        return max(sum(live) - archived_offset, 1)
 
-    async def floor(self, needed: int) -> int:
-        """The oldest generation that must stay in the log, if the store needs this one.
+    async def oldest_needed(self, needed: int) -> int:
+        """Return the oldest generation to retain in the log, given the oldest that the store needs.
 
-        Where too much is held, an archive that works is waited for once; a gap is for those that
-        do not.
+        If too much is retained, a working archive is awaited once; only a failing one gets a gap.
         """
         if self._held(needed) > self._held_bytes_max and self.error is None:
             await self._end_task()
             self._task = self._loop.create_task(self._catch_up())
             await self._end_task()
         is_bearable = 0 < self._held(needed) <= self._held_bytes_max
-        return self._following.generation if is_bearable else needed
+        return self._state.generation if is_bearable else needed
 
     def _held(self, needed: int) -> int:
-        """Bytes of the segments that nobody but the archive needs."""
-        oldest = self._following.generation
+        """Return the bytes of segments that only the archive needs."""
+        oldest = self._state.generation
         count = sum(oldest <= live.generation < needed for live in self._log.segments())
         return count * (self._log.record_bytes_max + limits.SECTOR_BYTES)
 
-    def look(self) -> None:
-        """Now and then, and cheap: archive what is new."""
+    def poll(self) -> None:
+        """Start archiving new records if it is due; called in each round, and cheap."""
         now, mark, archived = self._loop.time(), self._log.mark(), self._archived
         is_full = archived is not None and archived.generation != mark.generation
         is_due = now >= self._look_at or (is_full and self.error is None)
         if self._task is None and is_due and mark != archived:
-            self._look_at = now + bounds.FOLLOW_SECONDS
+            self._look_at = now + limits.FOLLOW_SECONDS
             self._task = self._loop.create_task(self._catch_up())
 
     async def catch_up(self) -> None:
         """Archive everything that is in the log by now.
 
         Raises:
-            MillraceError: it could not be done.
+            MillraceError: the archive could not be written.
         """
         await self._end_task()
         self._task = self._loop.create_task(self._catch_up())
@@ -156,15 +157,15 @@ class WalArchiver:
             raise self.error
 
     async def stop(self) -> None:
-        """Archive what is there, if that can be done, and end."""
+        """Archive the rest of the log if possible, and stop."""
         await self._end_task()
         self._task = self._loop.create_task(self._catch_up())
         await self._end_task()
-        self._lane.close()
+        self._io_thread.close()
 
-    def give_up(self) -> None:
-        """End without an event loop: what the lane has begun is done, and no more."""
-        self._lane.close()
+    def abort(self) -> None:
+        """Stop without an event loop: the thread finishes the step that it has begun."""
+        self._io_thread.close()
 
     async def _end_task(self) -> None:
         while self._task is not None:
@@ -173,30 +174,30 @@ class WalArchiver:
     async def _catch_up(self) -> None:
         mark, time_ms = self._log.mark(), self._now_ms()
         try:
-            self._following = await self._lane.submit(lambda: self._step(mark, time_ms))
+            self._state = await self._io_thread.submit(lambda: self._step(mark, time_ms))
             self._archived = mark
             self.error = None
         except (MillraceError, OSError) as error:
             if self.error is None:
-                _logger.error("the log cannot be archived in %s: %s", self._vault.path, error)
+                _logger.error("the log cannot be archived in %s: %s", self._repository.path, error)
             self.error = detached(error)
-            # Whatever comes back is looked at anew.
-            self._reached = None
-            self._look_at = self._loop.time() + bounds.FOLLOW_RETRY_SECONDS
+            # Read the progress file again: the repository may come back in another state.
+            self._progress = None
+            self._look_at = self._loop.time() + limits.FOLLOW_RETRY_SECONDS
         finally:
             self._task = None
 
-    # --- On the lane ----------------------------------------------------------------------------
+    # --- On the I/O thread ------------------------------------------------------------------------
 
-    def _step(self, mark: Mark, time_ms: int) -> Following:
-        following = self._following
-        if self._reached is None:
-            self._reached = self._begin()
-        reached = self._reached
+    def _step(self, mark: LogMark, time_ms: int) -> ArchiveState:
+        state = self._state
+        if self._progress is None:
+            self._progress = self._begin()
+        progress = self._progress
         for live in self._log.segments():
-            if not following.generation <= live.generation <= mark.generation:
+            if not state.generation <= live.generation <= mark.generation:
                 continue
-            if reached is not None and live.generation < reached.generation:
+            if progress is not None and live.generation < progress.generation:
                 continue
             hold = self._log.hold(live.generation)
             if hold is None:
@@ -204,58 +205,63 @@ class WalArchiver:
             with hold:
                 is_newest = live.generation == mark.generation
                 size = mark.offset if is_newest else live.used_bytes
-                if self._is_gap(hold, reached):
-                    # Before anything behind it is archived: nobody could see it afterwards.
-                    following = self._note_gap(following, live.generation)
-                self._copy(hold, reached, size)
+                if self._is_gap(hold, progress):
+                    # Before later records are archived: the gap could not be detected afterwards.
+                    state = self._note_gap(state, live.generation)
+                self._copy(hold, progress, size)
             serial = mark.serial if is_newest else self._serial_after(live.generation, mark)
-            reached = Reached(live.generation, size, serial, time_ms)
-        if reached is not None and reached != self._reached:
-            self._vault.disk.sync_folder(ARCHIVED)
-            write_whole(self._vault.disk, REACHED, checksummed_json.encode(reached), folder=ARCHIVE)
-            self._reached = reached
-        reaching = max(following.generation, mark.generation)
-        if reaching != following.generation:
-            following = msgspec.structs.replace(following, generation=reaching)
-            write_following(self._disk, following)
-        return following
+            progress = ArchiveProgress(live.generation, size, serial, time_ms)
+        if progress is not None and progress != self._progress:
+            self._repository.disk.sync_folder(ARCHIVED)
+            replace_file(
+                self._repository.disk,
+                PROGRESS_FILE,
+                checksummed_json.encode(progress),
+                folder=ARCHIVE,
+            )
+            self._progress = progress
+        reaching = max(state.generation, mark.generation)
+        if reaching != state.generation:
+            state = msgspec.structs.replace(state, generation=reaching)
+            write_archive_state(self._disk, state)
+        return state
 
-    def _note_gap(self, following: Following, generation: int) -> Following:
-        noted = msgspec.structs.replace(following, gap=generation)
-        write_following(self._disk, noted)
+    def _note_gap(self, state: ArchiveState, generation: int) -> ArchiveState:
+        noted = msgspec.structs.replace(state, gap=generation)
+        write_archive_state(self._disk, noted)
         _logger.error(
             "the archive in %s has a gap before generation %d of the log, which no restore can "
             "cross. Make a new backup with follow",
-            following.vault,
+            state.vault,
             generation,
         )
         return noted
 
-    def _begin(self) -> Reached | None:
-        """Look what the archive has."""
-        vault = self._vault
+    def _begin(self) -> ArchiveProgress | None:
+        """Read the progress of the archive."""
+        vault = self._repository
         if not vault.disk.exists(ARCHIVED):
-            # It is made with the following: a folder without it is a place where nothing is
-            # mounted, or has lost what was archived.
+            # The archive folder is created when archiving begins. If it is missing, the disk is not
+            # mounted, or the archive was lost.
             raise NotFound(
                 f"{vault.path / ARCHIVED} is not there; is it mounted? If it is lost, make a new "
                 "backup with follow",
                 field="vault",
             )
         vault.check_folder(self._identity)
-        return read_reached(vault.disk) if vault.disk.exists(REACHED) else None
+        return read_progress(vault.disk) if vault.disk.exists(PROGRESS_FILE) else None
 
-    def _is_gap(self, hold: Hold, reached: Reached | None) -> bool:
+    def _is_gap(self, hold: Hold, progress: ArchiveProgress | None) -> bool:
         header = hold.segment().header
         assert header is not None, "a generation in use has a header"
         return (
-            reached is not None
-            and header.generation > reached.generation
-            and header.first_serial > reached.serial
+            progress is not None
+            and header.generation > progress.generation
+            and header.first_serial > progress.serial
         )
 
-    def _serial_after(self, generation: int, mark: Mark) -> int:
-        """The number of the first record behind a generation that is full."""
+    def _serial_after(self, generation: int, mark: LogMark) -> int:
+        """Return the number of the first record after a full generation."""
         later = min(
             live.generation for live in self._log.segments() if live.generation > generation
         )
@@ -267,13 +273,14 @@ class WalArchiver:
             assert header is not None, "a generation in use has a header"
             return header.first_serial
 
-    def _copy(self, hold: Hold, reached: Reached | None, size: int) -> None:
-        """Bring the generation's file up to `size`, from where it is known to be durable."""
-        disk, name = self._vault.disk, f"{ARCHIVE}/{log_name(hold.generation)}"
+    def _copy(self, hold: Hold, progress: ArchiveProgress | None, size: int) -> None:
+        """Extend the archived file of a generation to `size`, from the part that is known to be
+        durable."""
+        disk, name = self._repository.disk, f"{ARCHIVE}/{log_name(hold.generation)}"
         source = hold.segment().file
         done = 0
-        if reached is not None and reached.generation == hold.generation:
-            done = reached.offset
+        if progress is not None and progress.generation == hold.generation:
+            done = progress.offset
         is_there = disk.exists(name)
         if done and not is_there:
             raise NotFound(f"{name} is gone; make a new backup with follow", field="vault")
@@ -281,8 +288,8 @@ class WalArchiver:
         try:
             _check_same(source, target, name, done)
             unsynced = 0
-            for offset in range(done, size, bounds.CARE_STEP_BYTES):
-                data = source.read(min(bounds.CARE_STEP_BYTES, size - offset), offset)
+            for offset in range(done, size, limits.CARE_STEP_BYTES):
+                data = source.read(min(limits.CARE_STEP_BYTES, size - offset), offset)
                 target.write([data], offset)
                 unsynced += len(data)
                 if unsynced >= limits.SEAL_SYNC_BYTES:
@@ -294,20 +301,20 @@ class WalArchiver:
 
 
 def _check_same(source: File, target: File, name: str, done: int) -> None:
-    """Make sure that what is there is of the same life of the generation."""
-    if done and decode_segment(target.read(limits.SECTOR_BYTES, 0)) != decode_segment(
+    """Check that the archived file is of the same life of the generation."""
+    if done and decode_segment_header(target.read(limits.SECTOR_BYTES, 0)) != decode_segment_header(
         source.read(limits.SECTOR_BYTES, 0)
     ):
         raise Exists(f"{name} is of another folder's log; use another vault", field="vault")
 
 
-def write_following(disk: Disk, following: Following) -> None:
-    """Say durably that the folder is followed."""
-    write_whole(disk, FOLLOW, checksummed_json.encode(following))
+def write_archive_state(disk: Disk, state: ArchiveState) -> None:
+    """Save durably that the folder is archived."""
+    replace_file(disk, STATE_FILE, checksummed_json.encode(state))
 
 
-def end_following(disk: Disk) -> None:
-    """Say durably that it is followed no more; what is archived stays."""
-    if disk.exists(FOLLOW):
-        disk.remove(FOLLOW)
+def remove_archive_state(disk: Disk) -> None:
+    """Save durably that the folder is no longer archived; the archive itself is kept."""
+    if disk.exists(STATE_FILE):
+        disk.remove(STATE_FILE)
         disk.sync_folder("")

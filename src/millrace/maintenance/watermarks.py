@@ -1,15 +1,14 @@
-"""Watermarks: what there must be of disk and memory for messages to be taken.
+"""Disk and memory watermarks, beyond which publishing is refused.
 
-Rule 1: below the mark, publishing, staging and new queues are refused at once, with the limit and
-when to come again. Leasing, settling and deleting go on: they are what makes room. So do cursors,
-sessions and settings: without them a server that was started again could serve nobody.
-Rule 2: it ends by itself, at a mark that lies a little further, so that it does not come and go
-with every message.
-Rule 3: the beginning and the end of a refusal are logged, once each.
-Rule 4: notes of acts (`FolderCare.keep_room`) may use a small reserve meanwhile, or nobody could
-purge, delete or revoke. It is renewed when the shortage has ended. One owner takes up to half of
-what the others have left of it: there is always some for one more.
-Rule 5: what is measured comes in from outside, and is looked at by whoever goes round anyway.
+Rule 1: beyond a watermark, publishing, staging and creating queues are refused at once, with the
+limit and a retry delay. Leasing, settling and deleting go on, because they free space. So do
+cursors, sessions and settings, without which a restarted server could serve no client.
+Rule 2: the refusal ends by itself, with hysteresis, so that it does not toggle with every message.
+Rule 3: the start and the end of a refusal are logged once each.
+Rule 4: audit records (`NodeMaintenance.keep_room`) may use a small reserve during a shortage;
+otherwise nobody could purge, delete or revoke. It is renewed when the shortage ends. One owner gets
+up to half of what the others have left, so that there is always some for another one.
+Rule 5: measurements come from outside, and are checked in the rounds of the checkpointer.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from millrace import limits
 from millrace.errors import Full
-from millrace.maintenance import bounds
 
 _logger = logging.getLogger("millrace")
 
 _STATUS = Path("/proc/self/status")
 
 
-class Reserve:
-    """Room that a few may use where nothing else may grow."""
+class AuditReserve:
+    """Room for audit records while everything else that grows is refused."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -38,9 +37,11 @@ class Reserve:
         self._owed: dict[bytes, int] = {}
 
     def take(self, owner: bytes, size: int) -> bool:
-        """Take room for a note and for one more of its size that belongs to it, by which an owner
-        says later how the first one ended; whether there was so much for them."""
-        size = 2 * (size + bounds.RESERVE_NOTE_BYTES)
+        """Reserve room for an audit record and for a second one of its size about the outcome.
+
+        Returns False if the owner's share does not suffice.
+        """
+        size = 2 * (size + limits.RESERVE_NOTE_BYTES)
         taken = self._taken.get(owner, 0)
         if taken + size > (self._left + taken) // 2:
             return False
@@ -50,13 +51,13 @@ class Reserve:
         return True
 
     def end(self, owner: bytes) -> bool:
-        """Use the room for a second note; whether there is a first one without."""
+        """Use the room for an outcome; return True if one of the owner's records lacked it."""
         owed = self._owed.get(owner, 0)
         self._owed[owner] = max(owed - 1, 0)
         return owed > 0
 
     def renew(self) -> None:
-        """All of it is there again."""
+        """Restore the whole reserve."""
         if self._taken:
             self._left = self._size
             self._taken.clear()
@@ -64,7 +65,7 @@ class Reserve:
 
 
 class Watermarks:
-    """Says whether something may grow; `look` from time to time."""
+    """Decides whether requests that grow are accepted; call `measure` periodically."""
 
     def __init__(
         self,
@@ -80,34 +81,38 @@ class Watermarks:
         self._free_bytes = free_bytes
         self._used_bytes = used_bytes
         self._trim = trim
-        most = bounds.RESERVE_BYTES_MAX
-        self.reserve = Reserve(min(most, disk_low // bounds.RESERVE_SHARE) if disk_low else most)
-        """For notes of acts, while there is too little."""
+        reserve_bytes = limits.RESERVE_BYTES_MAX
+        self.reserve = AuditReserve(
+            min(reserve_bytes, disk_low // limits.RESERVE_SHARE) if disk_low else reserve_bytes
+        )
+        """Room for audit records during a shortage."""
         self.refusal: Full | None = None
-        """Why nothing may grow, at the moment."""
+        """The error with which requests that grow are refused; None if they are accepted."""
 
     @property
     def is_short_of_memory(self) -> bool:
-        """Whether what is held in memory should be written down."""
+        """True if the overlay should be flushed to save memory."""
         return self.refusal is not None and self.refusal.field == "memory_high"
 
-    def look(self, *, is_full: bool = False) -> None:
-        """Measure, and judge anew; `is_full`: the log or the index has no room, whatever this says
-        of the disk."""
-        was = self.refusal.field if self.refusal is not None else None
-        self.refusal = self._judge_disk(is_low=was == "disk_low") or self._judge_memory(
-            is_high=was == "memory_high"
+    def measure(self, *, is_full: bool = False) -> None:
+        """Measure disk and memory, and decide anew.
+
+        `is_full`: the log or the index has no room, whatever the watermarks say.
+        """
+        previous = self.refusal.field if self.refusal is not None else None
+        self.refusal = self._judge_disk(is_low=previous == "disk_low") or self._judge_memory(
+            is_high=previous == "memory_high"
         )
-        now = self.refusal.field if self.refusal is not None else None
-        if self.refusal is not None and now != was:
+        current = self.refusal.field if self.refusal is not None else None
+        if self.refusal is not None and current != previous:
             _logger.warning("publishing is refused: %s", self.refusal.message)
-        elif was is not None and now is None:
-            _logger.warning("publishing is accepted again: %s is no longer exceeded", was)
+        elif previous is not None and current is None:
+            _logger.warning("publishing is accepted again: %s is no longer exceeded", previous)
         if self.refusal is None and not is_full:
             self.reserve.renew()
 
     def check(self) -> None:
-        """Refuse what grows, if there is not enough.
+        """Refuse a request that grows if disk or memory is short.
 
         Raises:
             Full: it names the setting and its limit.
@@ -116,43 +121,43 @@ class Watermarks:
             raise self.refusal.again()
 
     def _judge_disk(self, *, is_low: bool) -> Full | None:
-        wanted = self._disk_low
-        if not wanted:
+        threshold = self._disk_low
+        if not threshold:
             return None
         if is_low:
-            wanted += wanted // bounds.WATERMARK_SHARE
+            threshold += threshold // limits.WATERMARK_SHARE
         free = self._free_bytes()
-        if free >= wanted:
+        if free >= threshold:
             return None
         return Full(
             f"the disk has {free} bytes left, and disk_low is {self._disk_low}: settle or purge, "
-            f"or give it more space; messages are taken again from {wanted} on",
+            f"or give it more space; messages are taken again from {threshold} on",
             field="disk_low",
             limit=self._disk_low,
-            after_ms=bounds.WATERMARK_AFTER_MS,
+            after_ms=limits.WATERMARK_AFTER_MS,
         )
 
     def _judge_memory(self, *, is_high: bool) -> Full | None:
-        allowed = self._memory_high
-        if allowed is None:
+        threshold = self._memory_high
+        if threshold is None:
             return None
         if is_high:
             self._trim()
-            allowed -= allowed // bounds.WATERMARK_SHARE
+            threshold -= threshold // limits.WATERMARK_SHARE
         used = self._used_bytes()
-        if used <= allowed:
+        if used <= threshold:
             return None
         return Full(
             f"the process holds {used} bytes, and memory_high is {self._memory_high}: let some "
             "work be done first, or allow more",
             field="memory_high",
             limit=self._memory_high,
-            after_ms=bounds.WATERMARK_AFTER_MS,
+            after_ms=limits.WATERMARK_AFTER_MS,
         )
 
 
 def memory_used() -> int:
-    """Bytes that the process holds and that are nobody else's (RssAnon); 0 where it is not told."""
+    """Return the anonymous memory of the process in bytes (RssAnon); 0 if it is unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in _STATUS.read_bytes().splitlines():
             if line.startswith(b"RssAnon"):
@@ -160,7 +165,7 @@ def memory_used() -> int:
     return 0
 
 
-def give_back() -> None:
-    """Have the C library give back what it keeps for later, where it can."""
+def trim_heap() -> None:
+    """Return unused heap memory to the system, if the C library can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

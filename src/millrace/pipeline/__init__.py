@@ -1,9 +1,9 @@
-"""Declared pipelines: a queue, steps in SQL or Python, sinks, exactly once."""
+"""Declarative pipelines: a source queue, steps in SQL or Python, and sinks, exactly once."""
 
 from millrace.pipeline.carrying import Carried, carry
 from millrace.pipeline.change import OnChange
 from millrace.pipeline.declaration import DeclaredSink, Limit, Pipeline, Run, Source, Step
-from millrace.pipeline.looking import Lag, SinkStatus, Status
+from millrace.pipeline.lag import Lag, SinkStatus, Status
 from millrace.pipeline.opening import Where
 from millrace.pipeline.planning import (
     Plan,
@@ -16,7 +16,7 @@ from millrace.pipeline.reading import read_pipeline
 from millrace.pipeline.rewinding import adding_sinks, rewind_pipeline
 from millrace.pipeline.runner import Progress
 from millrace.pipeline.running import Setting, run_pipeline
-from millrace.pipeline.verifying import Difference, Verified, verify_pipeline
+from millrace.pipeline.verifying import Difference, SinkVerification, verify_pipeline
 
 __all__ = [
     "Carried",
@@ -47,3 +47,6 @@ __all__ = [
     "run_pipeline",
     "verify_pipeline",
 ]
+
+Verified = SinkVerification
+"""The public name of `SinkVerification`."""

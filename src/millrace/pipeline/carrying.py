@@ -1,7 +1,7 @@
-"""A queue straight into one sink, without a declaration and without Spark.
+"""Copies a queue into a single sink, without a declaration file and without Spark.
 
-It is a pipeline of no steps and one sink, by the same rules: it goes on where the sink says that it
-is, the cursor keeps rows from going, and a span is pinned until the sink has it.
+It runs as a pipeline without steps and with one sink, by the same rules: it resumes at the boundary
+that the sink stores, the cursor retains rows, and a span is pinned until the sink has it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ import msgspec
 
 from millrace import limits
 from millrace.pipeline.declaration import DeclaredSink, Limit, Pipeline, Source
-from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Plain
 from millrace.pipeline.opening import Where, opened
-from millrace.pipeline.outlet import Outlet, Patience
 from millrace.pipeline.record import SinkRecord
 from millrace.pipeline.runner import Runner, Tell
+from millrace.pipeline.sink_session import Patience, SinkSession
+from millrace.pipeline.source import Feed
 from millrace.sinks.base import Sink
-from millrace.spark.aloud import Say, aloud
+from millrace.spark.notices import Say, print_notice
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """What is carried where."""
+    """The source queue, cursor and sink of a copy."""
 
     name: str
     """The sink stores its boundary under name/sink."""
     cursor: str
-    """Of the queue. Two sinks must not share one: it keeps rows until one sink has them."""
+    """Name of the queue's cursor. Two sinks must not share one: it retains rows until one sink has
+    them.
+    """
     space: str
     queue: str
     sink: str
-    """What the sink is called in messages, and in the flow."""
+    """Name of the sink in messages and in the flow."""
     rows: int = limits.CARRY_ROWS_MAX
-    """Seqs of one span; a larger snapshot is cut."""
+    """Maximum number of seqs per span; a larger snapshot is split."""
     patience: float = limits.PIPELINE_PATIENCE_SECONDS
-    """For so many seconds somebody who does not answer is asked again."""
+    """Retry timeout in seconds for an unresponsive sink or server."""
 
 
 def carry(
@@ -47,12 +49,12 @@ def carry(
     once: bool,
     stop: Event,
     tell: Tell,
-    say: Say = aloud,
+    say: Say = print_notice,
 ) -> None:
-    """Carry rows until `stop` is set, or with `once`, until all that is there was carried.
+    """Carry rows until `stop` is set, or with `once`, until no rows are left.
 
-    A folder that nobody else has open is shared meanwhile: with those who publish, and with a sink
-    that is a queue of the same folder.
+    A folder that no other process has open is shared for the duration of the run, with publishers
+    and with a sink that is a queue of the same folder.
 
     Raises:
         Refused, Stale, Retry: as `Runner.run`.
@@ -64,7 +66,7 @@ def carry(
     with opened(where, share=True) as m:
         queue = m.find(carried.queue, space=carried.space)
         record = SinkRecord(name=carried.sink, kind=carried.sink)
-        outlet = Outlet(declared, into, carried.name, record, patience)
+        outlet = SinkSession(declared, into, carried.name, record, patience)
         try:
             Runner(
                 pipeline,

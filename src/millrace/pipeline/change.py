@@ -1,9 +1,10 @@
-"""What was changed since a pipeline last ran, and what becomes of its sinks then.
+"""Detects changes of a pipeline's declaration between runs, and decides how its sinks continue.
 
-Rule 1: a sink is judged by all that decides what is in it: the source, the steps that its view is
-made of, its conditions, and its own settings. Other steps and sinks do not matter.
-Rule 2: nothing is done unasked. A sink whose plan was changed stops the run until it is said what
-to do: go on where it is, fill it again, or fill another place beside it.
+Rule 1: a sink is compared by everything that determines its rows: the source, the steps its view
+depends on, its conditions, and its own settings. Other steps and sinks do not matter.
+
+Rule 2: nothing is done without a request. A sink whose plan was changed stops the run until the
+caller chooses: resume at its boundary, backfill the same place, or fill another place (a shadow).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from millrace.pipeline.record import Record, SinkRecord
 OnChange = Literal["resume", "backfill", "shadow"]
 
 _PLACES = ("table", "index", "queue", "prefix", "path")
-"""Settings that name the place that is filled, the nearest first."""
+"""Settings that name the place that is filled, the most specific first."""
 
 
 def views_under(pipeline: Pipeline, view: str) -> tuple[str, ...]:
-    """The view and all that it is made of, in the order of the declaration."""
+    """Return the view and all views it depends on, in the order of the declaration."""
     steps = {step.name: step for step in pipeline.steps}
     found: set[str] = set()
     wanted = [view_of(pipeline, view)]
@@ -42,7 +43,7 @@ def views_under(pipeline: Pipeline, view: str) -> tuple[str, ...]:
 def _read_by(pipeline: Pipeline, step: Step) -> list[str]:
     known = [SOURCE, *pipeline.sources, *(one.name for one in pipeline.steps)]
     text = step.sql or _text(pipeline, step)
-    # Spark finds a view however its name is written.
+    # Spark resolves view names without regard to case.
     words = set(re.findall(r"[a-z_][a-z0-9_]*", text.lower()))
     return [name for name in known if name.lower() in words and name != step.name]
 
@@ -53,7 +54,7 @@ def _text(pipeline: Pipeline, step: Step) -> str:
 
 
 def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
-    """Changes with all that decides what is in a sink."""
+    """Return a hash of everything that determines the rows of a sink."""
     under = views_under(pipeline, declared.rows)
     sources = {SOURCE: pipeline.source, **pipeline.sources}
     parts: list[object] = [
@@ -65,12 +66,12 @@ def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
         if step.name in under:
             text = _text(pipeline, step) if step.python else step.sql
             parts.append([step.name, text, step.python, dict(step.expect), step.on_fail])
-    # Where a token lies changes nothing.
+    # The location of the token file does not change the rows.
     settings = {name: one for name, one in declared.settings.items() if name != "token_file"}
     if is_dead(declared.rows):
-        # Dead letters are where the source is, however that is spelled today.
+        # Dead letters go to the source's server or folder, however its address is spelled today.
         settings = {"queue": settings["queue"]}
-        # Which rows have no key is said by the sink's columns.
+        # The key columns of the sink decide which rows have no key.
         settings |= {
             f"key of {sink.name}": sink.settings.get("key", ())
             for sink in pipeline.sinks
@@ -82,10 +83,10 @@ def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A sink as it runs now."""
+    """A sink with its record, as this run uses it."""
 
     declared: DeclaredSink
-    """With the settings of the place that is filled."""
+    """The declaration, with the settings of the place that is filled."""
     record: SinkRecord
 
 
@@ -96,12 +97,12 @@ def judge_sinks(
     on_change: OnChange | None,
     is_keyed: Callable[[DeclaredSink], bool],
 ) -> list[Judged]:
-    """Each sink with what was known of it, begun anew where that was asked for.
+    """Return each sink with its stored record, restarted where `on_change` says so.
 
-    `is_keyed` says whether rows replace each other in a sink.
+    `is_keyed` returns True for a sink in which rows replace each other by key.
 
     Raises:
-        Refused: the plan of a sink was changed, and it was not said what to do.
+        Refused: the plan of a sink was changed, and `on_change` is None.
     """
     judged: list[Judged] = []
     changed: list[str] = []
@@ -134,10 +135,10 @@ def judge_sinks(
 
 
 def same_sink(pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord | None) -> Judged | None:
-    """The sink as it is known; None: it was changed."""
+    """Return the sink with its stored record, or None if its plan was changed."""
     plain = plan_hash(pipeline, declared)
     if old is None or (old.boundary is None and not old.generation):
-        # Nothing came yet that another plan could have made.
+        # The sink has no rows yet that another plan could have produced.
         return Judged(declared, _made(declared, plain, old or _new(declared)))
     if plain == old.hash:
         return Judged(declared, _made(declared, plain, old, suffix=""))
@@ -164,10 +165,10 @@ def _begun_anew(
 
 
 def shadowed(declared: DeclaredSink, suffix: str) -> DeclaredSink:
-    """The same sink, beside its place.
+    """Return the sink with another place, named by appending `suffix`.
 
     Raises:
-        Invalid: it has no place that could have another name.
+        Invalid: the sink has no setting that names a place.
     """
     for name in _PLACES:
         place = declared.settings.get(name)

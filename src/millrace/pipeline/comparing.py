@@ -1,4 +1,4 @@
-"""Two sets of rows, compared by their digests; they lie on the disk, however many they are."""
+"""Compares two sets of rows by their digests, in a temporary database on disk of any size."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ _WRONG = """
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a comparison."""
 
     expected: int
     found: int
     wrong: int
     differences: tuple[tuple[str, What], ...]
-    """The first of them, by key."""
+    """The first differences, ordered by key."""
 
 
 def compare(expected: Iterable[Line], held: Iterable[Line], *, is_keyed: bool) -> Compared:
-    """Compare what should be there with what is.
+    """Compare the expected rows with the rows that the sink holds.
 
-    With a key the newest of several expected rows counts, unless it deletes; without one all count.
+    With a key, only the newest of several expected rows counts, unless it deletes; without a key,
+    all rows count.
     """
-    # A file without a name, which goes with the connection.
+    # An unnamed temporary file, which SQLite deletes with the connection.
     db = sqlite3.connect("")
     try:
         db.execute(f"pragma cache_size = -{limits.PIPELINE_VERIFY_KIB}")

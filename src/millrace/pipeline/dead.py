@@ -1,4 +1,4 @@
-"""Rows that go to a queue of dead letters: they break a condition, or their key is null."""
+"""Rows that become dead letters: they break a condition, or their key is null."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from millrace.client import letter
+from millrace.client import dead_letter_headers
 from millrace.client.reserved import is_reserved
 from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline
 from millrace.sinks.null_key import null_keys
@@ -22,21 +22,21 @@ _FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("headers", pa.list_(pa.field("element", _PAIR))),
 ]
 LETTERS = pa.schema(_FIELDS)
-"""Letters that are made without Spark."""
+"""Schema of dead letters that are made without Spark."""
 
 
 def bad_rows(step: str) -> str:
-    """The name of the rows of a step that break a condition."""
+    """Return the name of the rows of a step that break a condition."""
     return f"{step}{_BAD}"
 
 
 def keyless_rows(sink: str) -> str:
-    """The name of the rows for a sink whose key is null."""
+    """Return the name of the rows for a sink whose key is null."""
     return f"{sink}{_KEYLESS}"
 
 
 def view_of(pipeline: Pipeline, rows: str) -> str:
-    """The view that rows are in, or were in before they became dead letters."""
+    """Return the view that holds the rows, or held them before they became dead letters."""
     for sink in pipeline.sinks:
         if rows == keyless_rows(sink.name):
             return sink.rows
@@ -44,13 +44,14 @@ def view_of(pipeline: Pipeline, rows: str) -> str:
 
 
 def is_dead(rows: str) -> bool:
-    """Whether these are rows that become dead letters."""
+    """Return True if the name is of rows that become dead letters."""
     return rows.endswith((_BAD, _KEYLESS))
 
 
 def dead_letter_sinks(pipeline: Pipeline, home: dict[str, object]) -> Iterator[DeclaredSink]:
-    """The sinks of dead letters, one for each step and each sink that has them; `home` is where the
-    source is."""
+    """Yield the dead-letter sinks, one for each step and each sink that declares one; `home` has
+    the settings of the source's server or folder.
+    """
     found = [
         (f"{step.name}.dead", bad_rows(step.name), step.dead_letter) for step in pipeline.steps
     ]
@@ -66,25 +67,25 @@ def dead_letter_sinks(pipeline: Pipeline, home: dict[str, object]) -> Iterator[D
 
 
 def told_of(pipeline: Pipeline, *, view: str, sink: str = "") -> dict[str, str]:
-    """What every letter of a view says of itself, by header."""
+    """Return the headers that every dead letter of a view carries."""
     source = pipeline.source
-    told = {letter.PIPELINE: pipeline.name}
+    told = {dead_letter_headers.PIPELINE: pipeline.name}
     if view != SOURCE:
-        told[letter.STEP] = view
+        told[dead_letter_headers.STEP] = view
     if sink:
-        told[letter.SINK] = sink
-    return {**told, letter.QUEUE: f"{source.space}/{source.queue}"}
+        told[dead_letter_headers.SINK] = sink
+    return {**told, dead_letter_headers.QUEUE: f"{source.space}/{source.queue}"}
 
 
 def null_key_text(names: Sequence[str]) -> str:
-    """What a letter says is wrong, where these columns of its key are null."""
+    """Return the reason given in a dead letter whose key columns `names` are null."""
     return f"null key: {', '.join(names)}"
 
 
 def keyless_letters(
     batches: Iterable[pa.RecordBatch], key: Sequence[str], told: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """Make letters of a source's rows whose key is null."""
+    """Make dead letters of a source's rows whose key is null."""
     for batch in batches:
         mask = null_keys(batch, key)
         if mask is not None:
@@ -98,13 +99,13 @@ def _letter(
     wrong = null_key_text([name for name in key if row[name] is None])
     own = {
         **told,
-        letter.BROKEN: wrong,
-        letter.SHARD: str(row["shard"]),
-        letter.SEQ: str(row["seq"]),
+        dead_letter_headers.BROKEN: wrong,
+        dead_letter_headers.SHARD: str(row["shard"]),
+        dead_letter_headers.SEQ: str(row["seq"]),
     }
     body = row["value"]
     if body is None:
-        own[letter.OP] = letter.DELETE.decode()
+        own[dead_letter_headers.OP] = dead_letter_headers.DELETE.decode()
     pairs = [{"key": name, "value": text.encode()} for name, text in own.items()]
     return {
         "key": row["key"],
@@ -118,5 +119,5 @@ def _kept(headers: object) -> list[dict[str, object]]:
     return [
         pair
         for pair in pairs
-        if not is_reserved(str(pair["key"])) and pair["key"] not in letter.OF_PIPELINES
+        if not is_reserved(str(pair["key"])) and pair["key"] not in dead_letter_headers.OF_PIPELINES
     ]

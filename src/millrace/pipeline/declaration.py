@@ -1,8 +1,9 @@
-"""What a pipeline is: values, whether they were read from a file or made by a program.
+"""The declaration of a pipeline as values, either read from a file or built by a program.
 
-Rule 1: a declaration holds no secret. `$NAME` in a setting stands for a variable of the environment
-and is replaced when the sink is made, not before.
-Rule 2: what can be judged without Spark and without a connection is judged by `check`.
+Rule 1: a declaration contains no secret. `$NAME` in a setting refers to an environment variable and
+is replaced when the sink is made, not before.
+
+Rule 2: `check` validates everything that needs neither Spark nor a connection.
 """
 
 from __future__ import annotations
@@ -33,74 +34,78 @@ _PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much is carried at once."""
+    """Limits on the size of one span."""
 
     rows: int = 0
-    """Seqs of one span; 0: all that is there. A snapshot that has more is cut."""
+    """Maximum number of seqs per span; a larger snapshot is split. 0: all rows that are
+    available.
+    """
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A queue that is read."""
+    """A queue that the pipeline reads."""
 
     queue: str
     space: str = "default"
     url: str = ""
-    """Of a server; with neither this nor `path`, whatever the caller works on."""
+    """URL of the server; with neither this nor `path`, the caller's server or folder is used."""
     path: str = ""
-    """A folder of queues; a relative one is beside the declaration."""
+    """A folder of queues; a relative path is resolved against the declaration's folder."""
     token_file: str = ""
-    """What the server knows the caller by; without one, MILLRACE_TOKEN."""
+    """File with the token that authenticates the caller; without one, MILLRACE_TOKEN."""
     view: View = "changes"
     schema: str = ""
-    """The columns that bodies are parsed into, as the source of Spark takes them; empty: they stay
-    bytes."""
+    """The columns that bodies are parsed into, as the Spark source takes them; empty: bodies stay
+    bytes.
+    """
     format: Literal["json", "avro", "arrow"] = "json"
-    """What bodies are, where they are parsed."""
+    """Format of bodies that are parsed."""
     limit: Limit = Limit()
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Rows made of rows: a view that later steps and sinks read by its name."""
+    """A transformation of rows: a view that later steps and sinks read by its name."""
 
     name: str
     sql: str = ""
     python: str = ""
-    """`file.py:function`: its parameters are named as the views that it takes."""
+    """`file.py:function`; the names of its parameters are the views that it takes."""
     expect: Mapping[str, str] = {}
-    """Conditions that every row keeps, by names that say what is wrong if one does not."""
+    """Conditions that every row must satisfy, by names that describe the violation."""
     on_fail: OnFail = "fail"
     dead_letter: str = ""
-    """The queue that rows go to which break a condition."""
+    """The queue for rows that break a condition."""
 
 
 class DeclaredSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the rows of a step go."""
+    """A destination for the rows of a step."""
 
     name: str
     rows: str = SOURCE
-    """The step, or the source; `from` in files."""
+    """Name of the step, or of the source; `from` in files."""
     kind: str
     settings: Mapping[str, object] = {}
     null_key: NullKey = "refuse"
-    """What happens to rows whose key is null, in a sink with a key."""
+    """Policy for rows whose key is null, in a sink with a key."""
     dead_letter: str = ""
-    """The queue that these rows go to."""
+    """The queue for rows whose key is null."""
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How it runs."""
+    """Settings of a run."""
 
     every: float = 0
-    """Seconds between the beginnings of two spans, at least."""
+    """Minimum number of seconds between the starts of two spans."""
     patience: float = limits.PIPELINE_PATIENCE_SECONDS
-    """For so many seconds a sink or a server that does not answer is asked again."""
+    """Retry timeout in seconds for an unresponsive sink or server."""
     checkpoint: str = ""
-    """The folder of Spark's checkpoint, for steps with a state; a relative one is beside the
-    declaration."""
+    """The folder of Spark's checkpoint, for stateful steps; a relative path is resolved against the
+    declaration's folder.
+    """
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A queue, what is made of its rows, and where that goes."""
+    """A source queue, the steps that transform its rows, and the sinks."""
 
     name: str
     source: Source
@@ -110,17 +115,17 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     sinks: tuple[DeclaredSink, ...]
     run: Run = Run()
     spark: Mapping[str, str] = {}
-    """Settings of the Spark session."""
+    """Configuration of the Spark session."""
     folder: str = "."
-    """What relative paths are relative to."""
+    """The folder against which relative paths are resolved."""
 
     def at(self, path: str) -> Path:
-        """A path that is named in the declaration."""
+        """Resolve a path that is named in the declaration."""
         return Path(self.folder, path)
 
 
 class Wrong(Invalid):
-    """A field of a declaration; `table` says which of the tables it is in."""
+    """Refuses a field of a declaration; `table` names the table of the file that has it."""
 
     def __init__(self, message: str, *, table: str, field: str) -> None:
         super().__init__(message, field=field)
@@ -128,10 +133,10 @@ class Wrong(Invalid):
 
 
 def check(pipeline: Pipeline, environ: Mapping[str, str]) -> None:
-    """See that the declaration holds together, as far as that can be seen without running it.
+    """Validate the declaration, as far as possible without running it.
 
     Raises:
-        Wrong: it does not; the first thing that is wrong.
+        Wrong: the first error found.
     """
     if not _PIPELINE_NAME.fullmatch(pipeline.name) or len(pipeline.name) > limits.NAME_CHARS_MAX:
         raise Wrong(

@@ -1,8 +1,8 @@
-"""Rows as short numbers, by which they are compared wherever they lie.
+"""Digests of rows, by which the contents of different stores are compared.
 
-Sinks give values back in different forms: bytes as base64 where they keep JSON, numbers and moments
-as texts where they keep bytes. What a value is, is said by the column of the view that it came
-from; by that every form is brought to one.
+Sinks return values in different forms: bytes as base64 if they store JSON, numbers and timestamps
+as text if they store bytes. The type of the view's column determines the canonical form to which
+each of these is converted.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from millrace.sinks.base import DELETE, OP
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Plain = Callable[[object], object]
-"""Brings a value to the form that is compared."""
+"""Converts a value to its canonical form for comparison."""
 
 
 class Line(NamedTuple):
-    """A row, for comparison."""
+    """A row reduced to its key, seq and digest."""
 
     key: str
-    """The values of its key, as JSON."""
+    """The values of its key columns, as JSON."""
     seq: int
-    """0, where there is no such column."""
+    """The seq; 0 if the rows have no such column."""
     digest: int | None
-    """None: it deletes its key."""
+    """The digest; None: the row deletes its key."""
 
 
 def lines_of(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str], key: Sequence[str]
 ) -> Iterator[Line]:
-    """Rows of a view, or of a sink that was filled from it; without a key each is known by its
-    digest."""
+    """Yield a line for each row of a view, or of a sink filled from it.
+
+    Without a key, the digest of a row serves as its key.
+    """
     plain = {name: plain_of(schema.field(name).type) for name in (*columns, *key)}
     for batch in batches:
         names, count = batch.schema.names, batch.num_rows
@@ -60,13 +62,13 @@ def lines_of(
 
 
 def digest_of(row: Sequence[object]) -> int:
-    """64 bits that change with every value."""
+    """Return a digest of 64 bits that depends on every value."""
     encoded = msgspec.json.encode(row)
     return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big", signed=True)
 
 
 def plain_of(kind: pa.DataType) -> Plain:
-    """What makes values of a type comparable."""
+    """Return the function that converts values of a type to their canonical form."""
     make = _plain_of(kind)
     return lambda value: None if value is None else make(value)
 
@@ -148,7 +150,7 @@ def _listed(make: Plain) -> Plain:
 def _structured(makes: dict[str, Plain]) -> Plain:
     def plain(value: object) -> object:
         given = cast("dict[str, object]", _opened(value))
-        # The same fields may have other names there: then their order counts.
+        # The sink may name the fields differently: then they are matched by order.
         ones = map(given.get, makes) if given.keys() >= makes.keys() else given.values()
         return [make(one) for make, one in zip(makes.values(), ones, strict=False)]
 
@@ -167,7 +169,7 @@ def _mapped(name: Plain, item: Plain) -> Plain:
 
 
 def _opened(value: object) -> object:
-    """A nested value, where it is kept as JSON."""
+    """Decode a nested value that is stored as JSON."""
     return msgspec.json.decode(value) if isinstance(value, str | bytes) else value
 
 

@@ -1,10 +1,12 @@
-"""The steps of a pipeline as Spark's DataFrames.
+"""The steps of a pipeline as Spark DataFrames.
 
 Rule 1: each step is a temporary view, which later steps read by its name.
-Rule 2: a row that breaks a condition is not in the view; where it goes is the step's to say. Rows
-that delete have no body to judge, and keep every condition.
-Rule 3: a dead letter is the message that its row was made of (`lineage.py`), whatever the step has
-made of it.
+
+Rule 2: a row that breaks a condition is not in the view; the step's `on_fail` decides where it
+goes. Rows that delete have no body to evaluate, and satisfy every condition.
+
+Rule 3: a dead letter is the message from which its row was made (`lineage.py`), regardless of the
+transformations of the step.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from millrace.client import letter
+from millrace.client import dead_letter_headers
 from millrace.client.reserved import PREFIXES
 from millrace.errors import Invalid, Refused
 from millrace.pipeline.dead import bad_rows, keyless_rows, null_key_text, told_of
 from millrace.pipeline.declaration import SOURCE, Pipeline, Step
-from millrace.pipeline.lineage import HIDDEN, Origin
+from millrace.pipeline.lineage import HIDDEN, Lineage
 from millrace.sinks.base import DELETE, OP
 from millrace.spark.columns import TYPES
 from millrace.spark.session import REMOTE
@@ -37,16 +39,18 @@ Function = Callable[..., DataFrame]
 _HEADERS = TYPES["headers"]
 
 _MARK = "millrace expectation: "
-"""Begins what Spark is told to say of a row that breaks a condition."""
+"""Prefix of the error text that Spark raises for a row that breaks a condition."""
 
 
 class Frames:
-    """What a pipeline makes of rows, on one session."""
+    """The views of a pipeline in one Spark session."""
 
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, keys: Mapping[str, Sequence[str]]
     ) -> None:
-        """`keys` has the key of each sink whose rows without one become dead letters."""
+        """`keys` has the key columns of each sink whose rows with a null key become dead
+        letters.
+        """
         self._spark = spark
         self._pipeline = pipeline
         self._keys = keys
@@ -55,12 +59,12 @@ class Frames:
         }
 
     def make(self, views: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        """All views, from those of the sources; an error of Spark's has a note of the step.
+        """Make all views from those of the sources; errors of Spark get a note that names the step.
 
         Raises:
-            Invalid: dead letters are wanted, and it is not known which messages they are.
+            Invalid: dead letters are declared, and the messages of their rows cannot be determined.
         """
-        origin = Origin(views[SOURCE], is_far=REMOTE in self._pipeline.spark)
+        origin = Lineage(views[SOURCE], is_far=REMOTE in self._pipeline.spark)
         found = {**views, SOURCE: origin.view}
         for name, frame in found.items():
             frame.createOrReplaceTempView(name)
@@ -101,7 +105,7 @@ class Frames:
         return made
 
     def _expect(
-        self, step: Step, frame: DataFrame, views: dict[str, DataFrame], origin: Origin
+        self, step: Step, frame: DataFrame, views: dict[str, DataFrame], origin: Lineage
     ) -> DataFrame:
         tests = {name: _kept(condition, frame) for name, condition in step.expect.items()}
         whole = F.lit(True)
@@ -123,12 +127,12 @@ class Frames:
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """The columns of a view as sinks see them."""
+    """Return the columns of a view as sinks see them."""
     return to_arrow_schema(frame.schema, timezone="UTC")
 
 
 def expectation_of(error: Exception) -> Refused | None:
-    """What broke a condition, where that is why Spark has failed."""
+    """Return a `Refused` that names the broken condition, if that is why Spark failed."""
     text = str(error)
     at = text.find(_MARK)
     if at < 0:
@@ -168,30 +172,33 @@ def _kept(condition: str, frame: DataFrame) -> Column:
 
 
 def _broken(tests: Mapping[str, Column]) -> Column:
-    """The names of the conditions that a row breaks."""
+    """Return a column with the names of the conditions that a row breaks."""
     return _names_of({name: ~kept for name, kept in tests.items()})
 
 
 def _names_of(facts: Mapping[str, Column]) -> Column:
-    """The names of what is true of a row."""
+    """Return a column with the names of the facts that are true of a row."""
     return F.concat_ws(", ", *(F.when(fact, F.lit(name)) for name, fact in facts.items()))
 
 
 def _letters(bad: DataFrame, wrong: Column, told: Mapping[str, str]) -> DataFrame:
-    """Dead letters of traced rows: the messages that these were made of, with headers that say
-    what is wrong and where they came from."""
+    """Make dead letters of traced rows: their original messages, with headers that give the reason
+    and the origin.
+    """
     key, value, headers, shard, seq = (F.col(name) for name in HIDDEN)
     own = {name: F.lit(text) for name, text in told.items()}
     own |= {
-        letter.BROKEN: wrong,
-        letter.SHARD: shard.cast("string"),
-        letter.SEQ: seq.cast("string"),
-        # A letter has a body: what has none says so.
-        letter.OP: F.when(value.isNull(), F.lit(letter.DELETE.decode())),
+        dead_letter_headers.BROKEN: wrong,
+        dead_letter_headers.SHARD: shard.cast("string"),
+        dead_letter_headers.SEQ: seq.cast("string"),
+        # A dead letter always has a body; a header marks the one of a row without a body.
+        dead_letter_headers.OP: F.when(value.isNull(), F.lit(dead_letter_headers.DELETE.decode())),
     }
     pairs = F.array(
         *(
-            F.when(text.isNotNull(), _pair(name, text)) if name == letter.OP else _pair(name, text)
+            F.when(text.isNotNull(), _pair(name, text))
+            if name == dead_letter_headers.OP
+            else _pair(name, text)
             for name, text in own.items()
         )
     )
@@ -212,10 +219,10 @@ def _pair(name: str, text: Column) -> Column:
 
 
 def _is_kept(pair: Column) -> Column:
-    """Whether a header of a message goes with its letter."""
+    """Return True if the dead letter keeps this header of the message."""
     name = pair["key"]
     gone = reduce(or_, (name.startswith(prefix) for prefix in PREFIXES))
-    return ~(gone | name.isin(*letter.OF_PIPELINES))
+    return ~(gone | name.isin(*dead_letter_headers.OF_PIPELINES))
 
 
 def _raised(said: Column) -> Column:

@@ -1,16 +1,19 @@
-"""Which message a row was made of, carried through steps that do not name it.
+"""Row lineage: traces each row to the message it was made of, through steps that do not name it.
 
 The key, body, headers, shard and seq of the message are appended to the plan of a step as hidden
-columns: Spark's own analysis says by which expression ids the source's columns are known, and every
-projection between the source and the step's view is given those that it leaves out. The step's
-view itself stays as it is; only the rows that become dead letters are read through the longer plan.
+columns: Spark's analysis gives the expression ids of the source's columns, and every projection
+between the source and the step's view is extended by the columns that it omits. The step's view
+itself stays unchanged; only the rows that become dead letters are read through the extended plan.
 
-Rule 1: a row has a message if everything between it and the source makes at most one row of each
+Rule 1: a row has a message if each operator between it and the source makes at most one row of each
 row, or joins it to rows of other views. Aggregates, windows, unions and functions over whole
 partitions lose it.
-Rule 2: a step that keeps the columns themselves, under their names and with their types, has them
-whatever its plan is. Through Spark Connect, where plans are the server's, there is no other way.
-Rule 3: what loses the message is refused when the views are made, before any row is read.
+
+Rule 2: a step that keeps the columns themselves, under their names and with their types, has
+lineage with any plan. Through Spark Connect, where the server holds the plans, this is the only
+way.
+
+Rule 3: a step that loses the message is refused when the views are made, before any row is read.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from millrace.spark.columns import TYPES
 from millrace.spark.session import is_connect
 
 BODY = "millrace_body"
-"""The hidden column of a source with parsed bodies that has the body as it came."""
+"""The hidden column with the raw body, of a source with parsed bodies."""
 
 COLUMNS = ("key", "value", "headers", "shard", "seq")
-"""What is known of a message."""
+"""The columns that identify and restore a message."""
 
 HIDDEN = tuple(f"millrace_of_{name}" for name in COLUMNS)
 """The names of these columns in a traced frame."""
@@ -48,15 +51,15 @@ _THROUGH = (
     "CollectMetrics",
     "PipeOperator",
 )
-"""Nodes with one child whose output is all that the child has."""
+"""Plan nodes with one child whose output is exactly the child's."""
 
 _LEFT = ("INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI")
 _RIGHT = ("INNER", "CROSS", "RIGHT OUTER")
-"""Joins in which every row has a row of that side."""
+"""Join types in which each result row contains a row of that side."""
 
 
 class _Plan(Protocol):
-    """A logical plan of Spark's, in its Java."""
+    """A logical plan of Spark, in the JVM."""
 
     def nodeName(self) -> str: ...  # noqa: N802
     def equals(self, other: object) -> bool: ...
@@ -70,14 +73,14 @@ class _Plan(Protocol):
 
 
 class _Lost(Exception):
-    """A node of a plan after which nobody knows which message a row was made of."""
+    """Raised at a plan node that loses the message of a row."""
 
 
-class Origin:
-    """The source's rows of one run of the steps, and how rows of views lead back to them."""
+class Lineage:
+    """The source's rows in one execution of the steps, and the lineage of views back to them."""
 
     def __init__(self, loaded: DataFrame, *, is_far: bool) -> None:
-        """`is_far` says that the plans of the pipeline are made in a server of Spark Connect."""
+        """`is_far`: the plans of the pipeline are made in a Spark Connect server."""
         self._loaded = loaded
         self._is_far = is_far or is_connect(loaded.sparkSession)
         self.view = loaded.drop(BODY) if BODY in loaded.columns else loaded
@@ -88,7 +91,7 @@ class Origin:
         """Return the frame with the hidden columns (`HIDDEN`) behind its own.
 
         Raises:
-            Invalid: it is not known which message a row was made of; `who` says whose rows.
+            Invalid: the lineage of its rows is lost; `who` names the rows in the message.
         """
         lost = "Spark Connect"
         if not self._is_far:
@@ -106,7 +109,7 @@ class Origin:
         return frame.select("*", *(frame[n].alias(h) for n, h in zip(COLUMNS, HIDDEN, strict=True)))
 
     def _keeps_all(self, frame: DataFrame) -> bool:
-        """Whether the frame has the columns of a message itself."""
+        """Return True if the frame itself has the columns of a message."""
         kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
         return all(kinds.get(name) == TYPES[name].partition(" not null")[0] for name in COLUMNS)
 
@@ -114,7 +117,7 @@ class Origin:
         """Append the columns to the frame's plan.
 
         Raises:
-            _Lost: a node makes rows of which it is not known what they were made of.
+            _Lost: a node makes rows whose message cannot be determined.
         """
         walk = _Walk(self._loaded, self._body)
         try:
@@ -126,7 +129,7 @@ class Origin:
 
 
 class _Walk:
-    """Rewrites one plan."""
+    """Rewrites one logical plan."""
 
     def __init__(self, loaded: DataFrame, body: str) -> None:
         self._spark = loaded.sparkSession
@@ -139,10 +142,10 @@ class _Walk:
         self._wanted = self._sequence([attributes[name] for name in names])
 
     def inlined(self, plan: _Plan) -> _Plan:
-        """The plan with common table expressions in the places where they are read."""
+        """Return the plan with common table expressions inlined where they are read."""
         kind = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
         for more in (2, 1, 0):
-            # Versions of Spark differ by how many flags it has; the first says: always.
+            # The number of flags differs by Spark version; the first one means: always inline.
             try:
                 rule = kind(True, *[False] * more)
             except Py4JError:
@@ -151,7 +154,7 @@ class _Walk:
         return plan
 
     def carried(self, plan: _Plan) -> _Plan:
-        """The plan with the columns of the message in its output.
+        """Return the plan with the columns of the message in its output.
 
         Raises:
             _Lost: it does not lead to the source.
@@ -161,7 +164,7 @@ class _Walk:
         name = plan.nodeName()
         if name == "Project":
             child = self.carried(plan.child())
-            # What it has already is there twice then, which means nothing to Spark.
+            # Columns that the projection already has appear twice, which Spark permits.
             return self._project(plan.projectList(), child)
         if name in _THROUGH:
             return self._with(plan, [self.carried(plan.child())])
@@ -189,7 +192,7 @@ class _Walk:
         return plan.withNewChildren(self._sequence(children).toIndexedSeq())
 
     def frame(self, top: _Plan, carried: _Plan) -> DataFrame:
-        """The columns of the view, and behind them those of the message."""
+        """Return the columns of the view, followed by those of the message."""
         plan = self._project(top.output(), carried)
         dataset = getattr(self._jvm.org.apache.spark.sql.classic, "Dataset$")
         made = getattr(dataset, "MODULE$").ofRows(self._spark._jsparkSession, plan)
@@ -208,7 +211,7 @@ def _analyzed(frame: DataFrame) -> _Plan:
 
 
 def _listed(values: JavaObject) -> list[JavaObject]:
-    """A sequence of Scala's."""
+    """Convert a Scala sequence to a list."""
     found: list[JavaObject] = []
     each = values.iterator()
     while each.hasNext():

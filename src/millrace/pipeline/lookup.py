@@ -1,7 +1,7 @@
-"""Further sources of a pipeline that are tables of the moment: the latest of each key.
+"""Lookup tables: further sources of a pipeline with the latest row of each key.
 
-Rule 1: what a span reads of them stays as it is while the span is made; then it is let go. Spark
-does not say when it has read something, so that it is pinned here, and not where it is read.
+Rule 1: the tables stay unchanged while a span is processed; then their pins are removed. Spark does
+not report when it has finished reading, so that the pin is held here and not in the reader.
 """
 
 from __future__ import annotations
@@ -10,34 +10,38 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from millrace import limits, sync
-from millrace.client.ticket import write_ticket
+from millrace.client.snapshot_token import write_snapshot_token
 from millrace.errors import MillraceError
 from millrace.spark.address import Address
-from millrace.spark.given import HOME
+from millrace.spark.raw_options import HOME
 
 
 class Lookups:
-    """The tables of a run, each as of its newest span."""
+    """The lookup tables of a run, each pinned for the newest span."""
 
     def __init__(self) -> None:
         self._pinned: dict[str, sync.Snapshot] = {}
 
     def now(self, name: str, options: Mapping[str, str]) -> dict[str, str]:
-        """The options by which Spark reads the table as it is now; what the span before has read
-        is let go."""
+        """Return the Spark options that read the table as of now, and remove the pin of the
+        previous span.
+        """
         home = {option: options[option] for option in HOME if option in options}
         before = self._pinned.pop(name, None)
         if before is not None:
-            # If nobody answers, it goes when its time is over.
+            # If the server does not respond, the pin expires.
             with suppress(MillraceError):
                 before.unpin()
         queue = Address.told(home).reach()
         found = queue.snapshot(seconds=limits.PIPELINE_PIN_SECONDS).__enter__()
         self._pinned[name] = found
-        return {**options, "endingSnapshot": write_ticket(found._twin)}
+        return {**options, "endingSnapshot": write_snapshot_token(found._twin)}
 
 
 def pin_seconds(every: float) -> float:
-    """How long a table is pinned of which Spark's own queries read the latest with each batch, so
-    that all that stand at a time leave room for others."""
+    """Return the seconds for which Spark's own queries pin a lookup table, of which each batch
+    reads the latest state.
+
+    The value is limited so that the pins in force at a time leave room for those of others.
+    """
     return min(max(every * limits.LOOKUP_PINS, limits.LOOKUP_PIN_SECONDS_MIN), 3600.0)

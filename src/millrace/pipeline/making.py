@@ -1,4 +1,4 @@
-"""What makes views of rows: nothing at all, or Spark."""
+"""Makers of the views that sinks read: `Plain` without steps; with Spark, see `sparked.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from millrace.pipeline.dead import LETTERS, keyless_letters, keyless_rows, told_of
 from millrace.pipeline.declaration import SOURCE, Pipeline
-from millrace.pipeline.feed import Stretch
-from millrace.pipeline.outlet import Brought, Outlet
 from millrace.pipeline.rows import COLUMNS
+from millrace.pipeline.sink_session import Brought, SinkSession
+from millrace.pipeline.source import Stretch
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 
@@ -22,43 +22,49 @@ class Maker(Protocol):
 
     @property
     def is_stateful(self) -> bool:
-        """Whether a view depends on more than the rows of one span."""
+        """True if a view depends on more than the rows of one span."""
         ...
 
     @property
     def is_parsing(self) -> bool:
-        """Whether only Spark knows what the columns of the source are."""
+        """True if only Spark knows the columns of the source, because bodies are parsed."""
         ...
 
     def views(self) -> Sequence[str]:
-        """The names of all views."""
+        """Return the names of all views."""
         ...
 
     def schema(self, view: str) -> pa.Schema:
-        """The columns of a view."""
+        """Return the columns of a view."""
         ...
 
     def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table | None]:
-        """These views of few rows, in this process; None: a step makes too many of them."""
+        """Make these views of few rows in this process; None in place of a view with too many
+        rows.
+        """
         ...
 
-    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
-        """Stage a view of many rows; they are never all in one place."""
+    def stage(
+        self, stretch: Stretch, span: Span, view: str, outlet: SinkSession, held: Held
+    ) -> Brought:
+        """Stage a view of many rows, which are never held in one process at once."""
         ...
 
     def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:
-        """A view of all rows of the queue, as of a pin, batch by batch."""
+        """Yield a view of all rows of the queue, as of a pin, batch by batch."""
         ...
 
 
 class Plain:
-    """A pipeline without steps: its sinks get the rows as they are."""
+    """The views of a pipeline without steps: sinks get the rows unchanged."""
 
     is_stateful = False
     is_parsing = False
 
     def __init__(self, pipeline: Pipeline, keys: Mapping[str, Sequence[str]]) -> None:
-        """`keys` has the key of each sink whose rows without one become dead letters."""
+        """`keys` has the key columns of each sink whose rows with a null key become dead
+        letters.
+        """
         self._letters = {
             keyless_rows(name): partial(
                 keyless_letters, key=key, told=told_of(pipeline, view=SOURCE, sink=name)
@@ -83,8 +89,10 @@ class Plain:
             for view in views
         }
 
-    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
-        """See `Maker.stage`: they pass through batch by batch."""
+    def stage(
+        self, stretch: Stretch, span: Span, view: str, outlet: SinkSession, held: Held
+    ) -> Brought:
+        """See `Maker.stage`: rows pass through batch by batch."""
         return outlet.stage_here(span, self._made(view, stretch.rows(span)), held)
 
     def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Where the queues of a pipeline are."""
+"""Location of a pipeline's queues, and access to them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from millrace.client.millrace import engine_of
 from millrace.errors import Invalid
 from millrace.pipeline.declaration import Pipeline, Source
 from millrace.pipeline.variable import fill
-from millrace.server.secret import TOKEN_FILE, read_secret
+from millrace.server.auth.secret_file import TOKEN_FILE, read_secret
 
 
 class Where(msgspec.Struct, frozen=True):
-    """A server, or a folder."""
+    """The address and credentials of a server, or the path of a folder."""
 
     url: str = ""
     path: str = ""
     token: str | None = None
     certificates: str | None = None
     token_file: str = ""
-    """A file that holds the token; other processes are told of this."""
+    """A file that holds the token; other processes get the token by its path."""
 
     def settings(self) -> dict[str, object]:
-        """The same for a sink that is a queue; a token is never among them."""
+        """Return the settings of a queue sink at this location; they never contain a token."""
         if not self.url:
-            # Sinks look for a relative one beside the declaration.
+            # Sinks resolve a relative path against the declaration's folder.
             return {"path": str(Path(self.path).absolute()) if self.path else ""}
         found: dict[str, object] = {"url": self.url}
         if self.token_file:
@@ -41,9 +41,11 @@ class Where(msgspec.Struct, frozen=True):
         return found
 
     def options(self) -> dict[str, str]:
-        """The same for Spark's source and sink; a token is never among them."""
+        """Return the options of Spark's source and sink at this location; they never contain a
+        token.
+        """
         if not self.url:
-            # Their processes may stand in another folder.
+            # Spark's processes may have another working directory.
             return {"path": str(Path(self.path).absolute()) if self.path else ""}
         found = {"url": self.url}
         if self.token_file:
@@ -59,10 +61,10 @@ class Where(msgspec.Struct, frozen=True):
 def where_of(
     pipeline: Pipeline, source: Source, otherwise: Where, environ: Mapping[str, str]
 ) -> Where:
-    """Where a source is: as it says itself, else where the caller works.
+    """Return the location of a source: its own, otherwise the caller's.
 
     Raises:
-        Invalid: neither says it, or a variable is not set.
+        Invalid: neither names a location, or a variable is not set.
     """
     if source.path:
         return Where(path=str(pipeline.at(fill(source.path, "path", environ))))
@@ -89,8 +91,11 @@ def where_of(
 
 @contextmanager
 def opened(where: Where, *, share: bool = False) -> Iterator[sync.Millrace]:
-    """The queues there, until the context ends; with `share`, a folder that nobody else has open
-    can be used by other processes meanwhile."""
+    """Open the queues there until the context ends.
+
+    With `share`, a folder that no other process has open is shared with other processes for that
+    time.
+    """
     with ExitStack() as stack:
         if where.url:
             yield stack.enter_context(
@@ -106,5 +111,5 @@ def opened(where: Where, *, share: bool = False) -> Iterator[sync.Millrace]:
 
 
 def _is_owner(m: sync.Millrace) -> bool:
-    """Whether this process has the folder, and not another one that shares it."""
+    """Return True if this process owns the folder, rather than another process that shares it."""
     return isinstance(engine_of(m._twin), EmbeddedEngine)

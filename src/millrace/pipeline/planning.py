@@ -1,4 +1,4 @@
-"""What a run would do, before it does it."""
+"""Dry runs and status: the plan of a run, and the lag of its sinks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ import msgspec
 from millrace.errors import Refused
 from millrace.pipeline.change import OnChange, same_sink
 from millrace.pipeline.declaration import SOURCE, Pipeline
-from millrace.pipeline.looking import SinkStatus, Status, asked, known, status_of
+from millrace.pipeline.lag import (
+    SinkStatus,
+    Status,
+    asked,
+    require_record,
+    status_of,
+)
 from millrace.pipeline.opening import Where
 from millrace.pipeline.record import Book, SinkRecord
+from millrace.pipeline.redaction import redacting_errors
 from millrace.pipeline.running import (
     Setting,
     all_sinks,
@@ -24,7 +31,6 @@ from millrace.pipeline.running import (
     source_of,
     started,
 )
-from millrace.pipeline.unseen import unseen
 from millrace.spark.session import REMOTE
 
 if TYPE_CHECKING:
@@ -32,54 +38,55 @@ if TYPE_CHECKING:
 
 
 _ELSEWHERE = (REMOTE, "spark.master")
-"""Settings that say where Spark is."""
+"""Spark settings that name the cluster or server."""
 
 
-class View(msgspec.Struct, frozen=True):
+class PlannedView(msgspec.Struct, frozen=True):
     """A view and its columns."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
-    """Name and type."""
+    """Name and type of each column."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What would run."""
+    """A dry run's result: views, sinks, and changes of the declaration."""
 
     pipeline: str
     queue: str
     is_stateful: bool
-    views: tuple[View, ...]
+    views: tuple[PlannedView, ...]
     sinks: tuple[SinkStatus, ...]
     changed: str = ""
-    """Why it would not run as it is: what was changed since."""
+    """The reason why it would not run: a description of the changes since the last run."""
 
 
 def has_letters(pipeline: Pipeline) -> bool:
-    """Whether rows that steps make may become dead letters."""
+    """Return True if rows that steps make may become dead letters."""
     names = [step.dead_letter for step in pipeline.steps]
     names += [sink.dead_letter for sink in pipeline.sinks]
     return any(names) and needs_spark(pipeline)
 
 
 def check_letters(pipeline: Pipeline, setting: Setting, spark: SparkSession | None = None) -> None:
-    """See that it is known of each dead letter which message it is: Spark reads the steps, and
-    nothing else. No queue or sink is asked, and Spark is one of this machine, whatever the
-    declaration names.
+    """Check that the message of each dead letter can be determined.
+
+    Spark analyzes the steps, and nothing else happens: no queue or sink is contacted, and Spark is
+    a local one, regardless of the declaration.
 
     Raises:
-        Invalid: it is not known; or Spark refuses a step, or cannot be imported.
-        NotFound: there is no Java.
+        Invalid: lineage is lost; or Spark refuses a step, or cannot be imported.
+        NotFound: Java is not installed.
     """
     conf = {name: value for name, value in pipeline.spark.items() if name not in _ELSEWHERE}
     here = msgspec.structs.replace(pipeline, spark={**conf, "spark.master": "local[1]"})
-    with unseen(pipeline, setting.environ):
+    with redacting_errors(pipeline, setting.environ):
         keys = {
             declared.name: sink_of(pipeline, setting, declared).key
             for declared in pipeline.sinks
             if declared.null_key == "dead_letter"
         }
-        # Its columns are said by the declaration: nobody looks there.
+        # The declaration gives the columns, so this location is never opened.
         nowhere = Where(path=pipeline.folder)
         wheres = dict.fromkeys((SOURCE, *pipeline.sources), nowhere)
         with ExitStack() as stack:
@@ -89,10 +96,10 @@ def check_letters(pipeline: Pipeline, setting: Setting, spark: SparkSession | No
 
 
 def plan_pipeline(pipeline: Pipeline, setting: Setting, spark: SparkSession | None = None) -> Plan:
-    """What a run would do; sinks are asked whether they take such rows, and nothing is changed.
+    """Return the plan of a run; sinks check the rows' columns, and nothing is changed.
 
     Raises:
-        Invalid: a step or a sink cannot be so.
+        Invalid: a step or a sink is invalid.
     """
     changed = ""
     try:
@@ -110,7 +117,9 @@ def _planned(
     on_change: OnChange | None = "resume" if changed else None
     with prepared(pipeline, setting, on_change=on_change, stop=Event(), spark=spark) as ready:
         views = [
-            View(name, tuple((field.name, str(field.type)) for field in ready.maker.schema(name)))
+            PlannedView(
+                name, tuple((field.name, str(field.type)) for field in ready.maker.schema(name))
+            )
             for name in ready.maker.views()
         ]
         for outlet in ready.outlets:
@@ -130,15 +139,17 @@ def _planned(
 
 
 def pipeline_status(pipeline: Pipeline, setting: Setting) -> Status:
-    """How far a pipeline is: its sinks are asked, and where one cannot say it, or is declared
-    otherwise since, what its last run has written down counts.
+    """Return the status of a pipeline, with boundaries reported by its sinks.
+
+    For a sink that cannot report its boundary, or whose declaration was changed, the record of the
+    last run counts.
 
     Raises:
         Refused: it has never run.
     """
     source = pipeline.source
-    with unseen(pipeline, setting.environ), source_of(pipeline, setting) as (m, where):
-        record = known(Book(m).find(pipeline.name), pipeline.name)
+    with redacting_errors(pipeline, setting.environ), source_of(pipeline, setting) as (m, where):
+        record = require_record(Book(m).find(pipeline.name), pipeline.name)
         told: dict[str, SinkRecord] = {}
         new: list[SinkRecord] = []
         for declared in all_sinks(pipeline, where):

@@ -1,4 +1,4 @@
-"""A declaration from a file of TOML; what is wrong is named by file, line, table and field."""
+"""Reads a declaration from a TOML file; errors name the file, line, table and field."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from millrace.pipeline.declaration import (
     Wrong,
     check,
 )
-from millrace.pipeline.unseen import unseen
+from millrace.pipeline.redaction import redacting_errors
 from millrace.pipeline.variable import ProcessEnvironment
-from millrace.server.config_file import ConfigFile, read_file
+from millrace.server.process.settings_file import ConfigFile, read_file
 from millrace.sinks.misfit import misfit
 
 T = TypeVar("T")
@@ -36,29 +36,29 @@ _PLACES = {
     "search": "url",
     "queue": "queue",
 }
-"""The setting of each kind that says where it is."""
+"""The setting of each sink kind that names its place."""
 
 _OF_SINKS = ("from", "kind", "null_key", "dead_letter")
-"""Fields of a sink's table that are no settings of its kind."""
+"""Fields of a sink's table that are not settings of its kind."""
 
 _TABLES = ("name", "source", "sources", "steps", "sinks", "run", "spark")
 
 
 def read_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> Pipeline:
-    """Read the pipeline that a file declares, and check it.
+    """Read the pipeline that a file declares, and validate it.
 
-    `environ` has the values of `$NAME` in settings; None takes the environment of this process,
-    as `Setting` does.
+    `environ` has the values of `$NAME` in settings; None takes the environment of this process, as
+    `Setting` does.
 
     Raises:
-        Invalid: the file cannot be read, or something in it is wrong.
+        Invalid: the file cannot be read or contains an error.
     """
     path = Path(path)
     environ = ProcessEnvironment() if environ is None else environ
     file = read_file(path)
     try:
         pipeline = _parsed(file.values, path.parent)
-        with unseen(pipeline, environ):
+        with redacting_errors(pipeline, environ):
             check(pipeline, environ)
     except Wrong as error:
         raise _placed(file, error) from None
@@ -133,7 +133,7 @@ def _table(found: object, table: str) -> dict[str, object]:
 
 
 def _expecting(found: object, table: str) -> dict[str, object]:
-    """One condition may stand without a name of its own."""
+    """Expand a single condition without a name of its own."""
     step = _table(found, table)
     expect = step.get("expect")
     return {**step, "expect": {"expect": expect}} if isinstance(expect, str) else step
@@ -155,7 +155,7 @@ def _sink(name: str, found: dict[str, object]) -> DeclaredSink:
 
 
 def _spelled_out(found: dict[str, object]) -> dict[str, object]:
-    """`delta = "/lake/orders"` is short for the kind and its place."""
+    """Expand `delta = "/lake/orders"`, which is short for the kind and its place."""
     for kind, place in _PLACES.items():
         if "kind" not in found and isinstance(found.get(kind), str):
             others = {name: value for name, value in found.items() if name != kind}

@@ -1,10 +1,11 @@
-"""The book of pipelines: the keyed log `millrace/pipelines`, beside the queues that they read.
+"""The registry of pipelines: the keyed log `millrace/pipelines`, in the Millrace of their queues.
 
-A run writes down what it runs and how far its sinks are, for those who look on and for the next
-run, which learns from it whether the declaration was changed.
+A run records its declaration and the boundaries of its sinks, for monitoring and for the next run,
+which detects changes of the declaration by it.
 
-Rule 1: how far a sink is, is the sink's to say. What stands here is only ever older.
-Rule 2: no line holds a secret: settings stand here as they are declared, variables unread.
+Rule 1: the sink's own boundary is authoritative. A recorded boundary may be older, never newer.
+
+Rule 2: no record contains a secret: settings are stored as declared, with variables unexpanded.
 """
 
 from __future__ import annotations
@@ -29,40 +30,40 @@ State = Literal["running", "stopped", "failed", "rewound"]
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sink, as it was last known."""
+    """The last known state of a sink."""
 
     name: str
     kind: str
     rows: str = ""
     """The view that it takes."""
     method: str = ""
-    """How rows get there: append, upsert."""
+    """How rows are written: append or upsert."""
     hash: str = ""
-    """Of all that decides what is in it."""
+    """Hash of everything that determines its rows (`plan_hash`)."""
     generation: int = 0
-    """How often it was begun anew."""
+    """Number of times it was restarted."""
     start: Boundary | None = None
-    """Where this generation began; None: at the beginning."""
+    """The boundary at which this generation began; None: the beginning."""
     suffix: str = ""
-    """Of the place that is filled beside the one that is declared."""
+    """Suffix of the place that is filled instead of the declared one."""
     boundary: Boundary | None = None
     brought: int = 0
-    """Rows that the run has brought."""
+    """Number of rows that the run has written."""
 
     def flow(self, pipeline: str) -> str:
-        """What the sink knows it by."""
+        """Return the name under which the sink stores its boundary."""
         mark = f"~{self.generation}" if self.generation else ""
         return f"{pipeline}/{self.name}{mark}"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A pipeline, as it was last known."""
+    """The last known state of a pipeline."""
 
     pipeline: str
     space: str
     queue: str
     views: tuple[str, ...] = ()
-    """Further sources and steps, in their order."""
+    """Further sources and steps, in order."""
     state: State = "stopped"
     message: str = ""
     run: str = ""
@@ -73,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sinks: tuple[SinkRecord, ...] = ()
 
     def sink(self, name: str) -> SinkRecord | None:
-        """The sink of this name."""
+        """Return the sink of this name, or None."""
         return next((sink for sink in self.sinks if sink.name == name), None)
 
 
@@ -81,7 +82,9 @@ _decoder = json_decoder(Record)
 
 
 def read_record(body: bytes) -> Record | None:
-    """A line of the book; None: whoever may publish there has written what is none."""
+    """Decode a record; return None if it is invalid, since anyone with publish rights can write
+    there.
+    """
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError:
@@ -89,7 +92,7 @@ def read_record(body: bytes) -> Record | None:
 
 
 class Book:
-    """Reads and writes the records of one Millrace."""
+    """Reads and writes the pipeline records of one Millrace."""
 
     def __init__(self, m: sync.Millrace) -> None:
         self._millrace = m
@@ -98,15 +101,15 @@ class Book:
         return self._millrace.queue(QUEUE, space=SPACE, keyed=True, retention="log")
 
     def all(self) -> list[Record]:
-        """Every pipeline that has ever run here, by name."""
+        """Return the records of all pipelines that ever ran here, by name."""
         return sorted(self._read(), key=lambda record: record.pipeline)
 
     def find(self, pipeline: str) -> Record | None:
-        """A pipeline; None: it has never run here."""
+        """Return the record of a pipeline, or None if it has never run here."""
         return next((record for record in self._read() if record.pipeline == pipeline), None)
 
     def write(self, record: Record) -> Record:
-        """Write it down; returns it as it was written."""
+        """Publish the record; return it with the time of writing."""
         told = msgspec.structs.replace(record, told_ms=time.time_ns() // 1_000_000)
         self._queue().publish(msgspec.json.encode(told), key=told.pipeline)
         return told
@@ -124,7 +127,7 @@ class Book:
 
 
 def begun(record: Record) -> Record:
-    """The record of a run that begins now."""
+    """Return the record of a run that begins now."""
     return msgspec.structs.replace(
         record,
         state="running",

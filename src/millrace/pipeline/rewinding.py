@@ -1,7 +1,7 @@
-"""Sinks that are sent back: what came after a place is carried to them once more.
+"""Rewinds sinks: rows after a given place are carried to them again.
 
-A sink's boundary never falls. It is given a flow of a new generation, which begins at the place,
-and the next run overtakes whoever still fills the old one.
+The boundary of a sink never decreases. Instead, the sink gets a flow of a new generation, which
+begins at the place, and the next run fences a run that still fills the old one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from millrace import sync
 from millrace.client.queue import engine_and_shards
 from millrace.errors import Invalid
 from millrace.pipeline.declaration import Pipeline
-from millrace.pipeline.feed import Feed, at_seqs
-from millrace.pipeline.looking import known
+from millrace.pipeline.lag import require_record
 from millrace.pipeline.record import Book, Record, SinkRecord
 from millrace.pipeline.running import Setting, source_of
+from millrace.pipeline.source import Feed, at_seqs
 from millrace.pipeline.variable import filled
 from millrace.sinks.boundary import Boundary, begins
 from millrace.sinks.kinds import make_sink
@@ -31,19 +31,19 @@ Place = str | int | datetime
 def rewind_pipeline(
     pipeline: Pipeline, setting: Setting, to: Place, sinks: Sequence[str] = ()
 ) -> Record:
-    """Have sinks, or all that are declared, begin anew at a place; nothing is carried yet.
+    """Restart sinks, or all declared ones, at a place; nothing is carried yet.
 
-    Sinks with a key get rows again that they have, which changes nothing, or mends it. Sinks that
-    only add rows will have them twice; so queues of dead letters are sent back only if they are
-    named (STEP.dead).
+    Sinks with a key get rows again that they have, which changes nothing, or repairs them. Sinks
+    that only append will have them twice; so dead-letter queues are rewound only if they are named
+    (STEP.dead).
 
     Raises:
         Refused: the pipeline has never run.
-        Invalid: there is no such sink or place.
+        Invalid: the sink or place does not exist.
     """
     with source_of(pipeline, setting) as (m, _):
         book = Book(m)
-        record = known(book.find(pipeline.name), pipeline.name)
+        record = require_record(book.find(pipeline.name), pipeline.name)
         names = [sink.name for sink in record.sinks]
         for name in sinks:
             if name not in names:
@@ -66,12 +66,12 @@ def rewind_pipeline(
 def adding_sinks(
     pipeline: Pipeline, environ: Mapping[str, str], sinks: Sequence[str] = ()
 ) -> list[str]:
-    """Those of these sinks, or of all that are declared, that only add rows."""
+    """Return the names of these sinks, or of all declared ones, that only append rows."""
     declared = {sink.name: sink for sink in pipeline.sinks}
     found: list[str] = []
     for name in sinks or declared:
         sink = declared.get(name)
-        # One that is not declared is a queue of dead letters.
+        # A sink that is not declared is a dead-letter queue.
         if sink is None or not make_sink(sink.kind, filled(sink.settings, environ)).key:
             found.append(name)
     return found

@@ -1,4 +1,4 @@
-"""Rows of a queue with the columns that steps and sinks see, where no Spark has read them."""
+"""Rows of a queue with the columns of steps and sinks, converted without Spark."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("snapshot", pa.int64(), nullable=False),
 ]
 COLUMNS = pa.schema(_FIELDS)
-"""What a row of a source looks like: as Spark's own reader gives it."""
+"""The columns of a source's rows, as Spark's own reader returns them."""
 
 
 def shaped(batches: Iterable[pa.RecordBatch], snapshot: int) -> Iterator[pa.RecordBatch]:
-    """Rows of a snapshot with these columns, batch by batch; `snapshot` is its number."""
+    """Convert rows of a snapshot to these columns, batch by batch; `snapshot` is its number."""
     for batch in batches:
         if batch.num_rows:
             shard: int = batch.column("shard")[0].as_py()
@@ -33,7 +33,7 @@ def shaped(batches: Iterable[pa.RecordBatch], snapshot: int) -> Iterator[pa.Reco
 
 
 def small(batches: Iterable[pa.RecordBatch], snapshot: int) -> pa.Table | None:
-    """All rows, where they are few enough to be held in the driver; else None."""
+    """Return all rows if they are few enough to be held in the driver, else None."""
     found: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in shaped(batches, snapshot):
@@ -42,5 +42,5 @@ def small(batches: Iterable[pa.RecordBatch], snapshot: int) -> pa.Table | None:
         if rows > limits.PIPELINE_SMALL_ROWS or size > limits.PIPELINE_SMALL_BYTES:
             return None
         found.append(batch)
-    # Spark takes no table without a batch.
+    # Spark does not accept a table without a batch.
     return pa.Table.from_batches(found, COLUMNS) if found else COLUMNS.empty_table()

@@ -1,9 +1,12 @@
-"""Carrying rows from a queue through steps into sinks, span by span, exactly once.
+"""The run loop: carries rows from a queue through steps into sinks, span by span, exactly once.
 
-Rule 1: there is no checkpoint. Where a run goes on is what its sinks say, each for itself.
-Rule 2: a span is pinned: whoever reads it again gets the same rows. The cursor is moved once every
-sink has a span, and not before.
-Rule 3: sinks that lag are brought to the one that is furthest, by themselves, before all go on.
+Rule 1: a run has no checkpoint of its own. It resumes each sink at the boundary which that sink
+stores.
+
+Rule 2: a span is pinned: repeated reads return the same rows. The cursor moves only when every sink
+has the span.
+
+Rule 3: sinks that lag catch up with the furthest one first, before all continue together.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ import pyarrow as pa
 from millrace import limits
 from millrace.errors import Stale
 from millrace.pipeline.declaration import Pipeline
-from millrace.pipeline.feed import (
+from millrace.pipeline.making import Maker
+from millrace.pipeline.sink_session import (
+    Brought,
+    Patience,
+    SinkSession,
+    Stopped,
+)
+from millrace.pipeline.source import (
     Feed,
     Lost,
     Stretch,
@@ -31,33 +41,31 @@ from millrace.pipeline.feed import (
     lowest_of,
     rows_between,
 )
-from millrace.pipeline.making import Maker
-from millrace.pipeline.outlet import Brought, Outlet, Patience, Stopped
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Boundary, Span, begins
 
 
 class SinkProgress(msgspec.Struct, frozen=True):
-    """How far a sink is."""
+    """The progress of a sink."""
 
     name: str
     rows: int
-    """Rows that this run has brought."""
+    """Number of rows that this run has written."""
     boundary: Boundary | None
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a run is."""
+    """The progress of a run after a span."""
 
     pipeline: str
     rows: int
-    """Rows that were read for the span."""
+    """Number of rows that were read for the span."""
     seqs: int
-    """What the span reaches over."""
+    """Number of seqs in the span."""
     seconds: float
-    """How long it took."""
+    """Duration of the span in seconds."""
     lag: int
-    """Seqs that wait behind it, as far as is known."""
+    """Number of seqs known to be waiting behind it."""
     sinks: tuple[SinkProgress, ...]
 
 
@@ -67,13 +75,13 @@ Tell = Callable[[Progress], None]
 
 
 class Runner:
-    """One run of a pipeline without a state."""
+    """One run of a stateless pipeline."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         feed: Feed,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[SinkSession],
         maker: Maker,
         *,
         stop: Event,
@@ -88,19 +96,19 @@ class Runner:
         self._patience = patience
         self._tell = tell
         self._lost = 0
-        """How often the cursor was lost since it was moved."""
+        """Number of times the cursor was lost since it last moved."""
         self._clean_at = 0.0
-        """When sinks are cleaned next."""
+        """Time of the next cleaning of sinks."""
 
     def run(self, *, once: bool) -> None:
-        """Take the sinks over and carry rows until there are none (`once`), or a stop is asked for.
+        """Take the sinks over and carry rows until none are left (`once`), or a stop is requested.
 
-        What was begun is finished: when it returns, every sink has the same boundary.
+        A started span is finished: on return, every sink has the same boundary.
 
         Raises:
             Refused: a sink is ahead of the queue, or was filled from another one.
             Stale: another run has taken over.
-            Retry: a sink or the server did not answer for longer than the pipeline's patience.
+            Retry: a sink or the server did not respond within the pipeline's timeout.
         """
         with suppress(Stopped):
             self._begin()
@@ -115,7 +123,7 @@ class Runner:
                     self._stop.wait(rest)
 
     def _turn(self, wait: float) -> bool:
-        """Carry what there is; returns whether there was something."""
+        """Carry the available rows; return False if there were none."""
         try:
             stretch = self._next(wait)
             if stretch is not None:
@@ -133,11 +141,11 @@ class Runner:
         return stretch is not None
 
     def bring(self, seconds: float) -> Stretch | None:
-        """Bring every sink to the end of what is there, which stays pinned until it is committed,
-        for so many seconds at most; None: they are there already.
+        """Bring every sink to the present end of the queue, whose rows stay pinned for at most
+        `seconds` seconds or until they are committed; return None if all sinks are there already.
 
         Raises:
-            As `run`.
+            As `Runner.run`.
         """
         self._begin()
         stretch = self._insist(lambda: self._feed.next(0, seconds))
@@ -149,7 +157,7 @@ class Runner:
     def _begin(self) -> None:
         for outlet in self._outlets:
             outlet.open(self._maker.schema(outlet.declared.rows))
-        # Only now: whoever was overtaken has carried on until then.
+        # Only after all sinks are taken over: an overtaken run carries rows until then.
         end = self._insist(self._feed.end)
         for outlet in self._outlets:
             if outlet.place is not None:
@@ -174,7 +182,7 @@ class Runner:
         return self._patience.insist(f"queue {self._pipeline.source.queue!r}", call)
 
     def _carry_all(self, stretch: Stretch) -> None:
-        """All rows of a stretch, in spans; stops between two of them when asked to."""
+        """Carry all rows of a stretch, in spans; a stop takes effect between two of them."""
         while not self._stop.is_set():
             low = self._place(self._least(), stretch)
             if low == stretch.upto:
@@ -186,18 +194,18 @@ class Runner:
                 self._insist(partial(stretch.commit, upto))
                 self._lost = 0
 
-    def _least(self) -> Outlet:
+    def _least(self) -> SinkSession:
         return min(
             self._outlets,
             key=lambda outlet: outlet.place.number if outlet.place is not None else -1,
         )
 
-    def _place(self, outlet: Outlet, stretch: Stretch) -> Boundary:
-        """Where a sink stands."""
+    def _place(self, outlet: SinkSession, stretch: Stretch) -> Boundary:
+        """Return the boundary of a sink."""
         return outlet.place or begins(stretch.after)
 
     def _carry_next(self, stretch: Stretch, low: Boundary) -> None:
-        """The next span of those sinks that are furthest behind."""
+        """Carry the next span into the sinks that are furthest behind."""
         began = monotonic()
         places = [self._place(outlet, stretch) for outlet in self._outlets]
         behind = [
@@ -217,19 +225,24 @@ class Runner:
         )
 
     def _goal(
-        self, stretch: Stretch, low: Boundary, places: Sequence[Boundary], behind: Sequence[Outlet]
+        self,
+        stretch: Stretch,
+        low: Boundary,
+        places: Sequence[Boundary],
+        behind: Sequence[SinkSession],
     ) -> Boundary:
-        """Where the next span ends."""
+        """Return the end of the next span."""
         if any(outlet.is_begun_anew for outlet in behind):
-            # What it holds from before is of later versions than a part of this would be.
+            # The sink has rows of an earlier generation, which are newer than those of a part of
+            # the stretch.
             return stretch.upto
         far = highest_of(places)
-        # A sink that was sent back to a time may be further in one shard, and less far in another.
+        # A sink that was rewound to a time may be ahead in one shard and behind in another.
         goal = far if far != low and far.covers(low) else stretch.upto
         return cut(low, goal, self._pipeline.source.limit.rows)
 
-    def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[Outlet]) -> int:
-        """One span into these sinks; returns how many rows were read."""
+    def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[SinkSession]) -> int:
+        """Carry one span into these sinks; return the number of rows read."""
         is_parsing = self._maker.is_parsing
         table = None if is_parsing else self._insist(lambda: stretch.small(span))
         views: Mapping[str, pa.Table | None] = {}
@@ -244,5 +257,5 @@ class Runner:
                 outlet.apply(span, partial(outlet.stage_here, span, made.to_batches()))
         return rows_between(span.after, span.upto) if table is None else table.num_rows
 
-    def _stage(self, stretch: Stretch, span: Span, outlet: Outlet, held: Held) -> Brought:
+    def _stage(self, stretch: Stretch, span: Span, outlet: SinkSession, held: Held) -> Brought:
         return self._maker.stage(stretch, span, outlet.declared.rows, outlet, held)

@@ -1,4 +1,4 @@
-"""A whole pipeline, put together and run: queues opened, sinks made, Spark started if needed."""
+"""Assembles and runs a pipeline: opens queues, makes sinks, and starts Spark if needed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from millrace.errors import Invalid, MillraceError
 from millrace.pipeline.change import OnChange, judge_sinks
 from millrace.pipeline.dead import dead_letter_sinks
 from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline
-from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Maker, Plain
 from millrace.pipeline.opening import Where, opened, where_of
-from millrace.pipeline.outlet import Outlet, Patience, Stopped
 from millrace.pipeline.record import Book, Record, State, begun
+from millrace.pipeline.redaction import redact, redacting_errors
 from millrace.pipeline.runner import Progress, Runner, Tell
 from millrace.pipeline.showing import shown
-from millrace.pipeline.unseen import hidden, unseen
+from millrace.pipeline.sink_session import Patience, SinkSession, Stopped
+from millrace.pipeline.source import Feed
 from millrace.pipeline.variable import ProcessEnvironment, filled
 from millrace.sinks.base import Sink
 from millrace.sinks.kinds import make_sink
-from millrace.spark.aloud import Say, aloud
+from millrace.spark.notices import Say, print_notice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,17 +36,19 @@ if TYPE_CHECKING:
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pipeline runs."""
+    """The environment of a pipeline: location, variables, and progress messages."""
 
     where: Where = Where()
-    """For sources that do not say it themselves."""
+    """The location of sources that do not name one."""
     environ: Mapping[str, str] = msgspec.field(default_factory=ProcessEnvironment)
     """The values of `$NAME` in settings; by default the environment of this process."""
     millrace: sync.Millrace | None = None
-    """Opened by the caller, for sources that do not say where they are. Where there are steps,
-    `where` says the same for Spark's processes; a folder has to be shared with them."""
-    say: Say = aloud
-    """Is told what is waited for."""
+    """An open Millrace of the caller, for sources that do not name a location. If the pipeline has
+    steps, `where` gives the same location to Spark's processes; a folder has to be shared with
+    them.
+    """
+    say: Say = print_notice
+    """Called with a message when the run waits for an unresponsive party."""
 
 
 def run_pipeline(
@@ -59,31 +61,31 @@ def run_pipeline(
     tell: Tell = lambda _: None,
     spark: SparkSession | None = None,
 ) -> None:
-    """Run a pipeline until `stop` is set, or with `once`, until all that is there was carried.
+    """Run a pipeline until `stop` is set, or with `once`, until no rows are left.
 
     Raises:
-        Refused, Stale, Retry: as `Runner.run`; also where the declaration was changed since it
-            last ran, and `on_change` does not say what to do.
+        Refused, Stale, Retry: as `Runner.run`; also if the declaration was changed since the last
+        run, and `on_change` is None.
     """
     stop = stop or Event()
     with (
         suppress(Stopped),
         prepared(pipeline, setting, on_change=on_change, stop=stop, spark=spark) as ready,
     ):
-        told = Told(ready, tell, setting.environ)
+        told = RunRecorder(ready, tell, setting.environ)
         with told.until_end():
             ready.runner(stop, told.progress).run(once=once)
 
 
-class Ready:
-    """A pipeline that is put together."""
+class PreparedPipeline:
+    """An assembled pipeline, ready to run."""
 
     def __init__(
         self,
         pipeline: Pipeline,
         millrace: sync.Millrace,
         queue: sync.Queue,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[SinkSession],
         maker: Maker,
         patience: Patience,
     ) -> None:
@@ -96,7 +98,7 @@ class Ready:
         self.patience = patience
 
     def runner(self, stop: Event, tell: Tell) -> Runner | StreamRunner:
-        """Who runs it."""
+        """Return the runner: Spark's streaming for stateful steps, otherwise span by span."""
         if self.maker.is_stateful:
             from millrace.pipeline.sparked import Sparked
             from millrace.pipeline.streaming import StreamRunner
@@ -114,7 +116,7 @@ class Ready:
         )
 
     def record(self) -> Record:
-        """What is written down of it."""
+        """Return the record of the pipeline with its present boundaries."""
         source = self.pipeline.source
         return Record(
             pipeline=self.pipeline.name,
@@ -125,12 +127,12 @@ class Ready:
         )
 
 
-class Told:
-    """Writes down how a run goes on, now and then, and how it ends."""
+class RunRecorder:
+    """Records the progress of a run at intervals, and its end."""
 
-    def __init__(self, ready: Ready, tell: Tell, environ: Mapping[str, str]) -> None:
+    def __init__(self, ready: PreparedPipeline, tell: Tell, environ: Mapping[str, str]) -> None:
         self._ready = ready
-        self._hidden = partial(hidden, ready.pipeline, environ)
+        self._hidden = partial(redact, ready.pipeline, environ)
         self._tell = tell
         self._record = begun(ready.record())
         self._next = 0.0
@@ -138,7 +140,7 @@ class Told:
         self._is_told = False
 
     def progress(self, progress: Progress) -> None:
-        """How far it is."""
+        """Report progress, and record it if the interval has passed."""
         self._tell(progress)
         if monotonic() >= self._next or not self._is_told:
             self._is_told = True
@@ -146,13 +148,13 @@ class Told:
 
     @contextmanager
     def until_end(self) -> Iterator[None]:
-        """Write that it runs, and at the end that it does no longer, and why."""
+        """Record that the pipeline runs, and at the end that it has stopped or failed, and why."""
         self._write("running")
         try:
             yield
         except MillraceError as error:
-            # Once only, since it may be the book's own server that is away: what has happened
-            # counts more than that it is written down.
+            # One attempt only, since the record's own server may be unavailable: the error itself
+            # is more important than its record.
             with suppress(MillraceError):
                 self._write_now("failed", self._hidden(error.message))
             raise
@@ -166,7 +168,7 @@ class Told:
         if self._is_written:
             now = self._ready.book.find(self._record.pipeline)
             if now is not None and now.run != self._record.run:
-                # Somebody has taken over: what they have written counts.
+                # Another run has taken over: its record counts.
                 return
         self._is_written = True
         sinks = self._ready.record().sinks
@@ -184,12 +186,12 @@ def prepared(
     on_change: OnChange | None = None,
     stop: Event,
     spark: SparkSession | None = None,
-) -> Iterator[Ready]:
-    """A pipeline with its queues open; sinks are made and not opened yet."""
-    hide = partial(hidden, pipeline, setting.environ)
+) -> Iterator[PreparedPipeline]:
+    """Assemble a pipeline and open its queues; sinks are made but not opened yet."""
+    hide = partial(redact, pipeline, setting.environ)
     patience = Patience(pipeline.run.patience, stop, lambda text: setting.say(hide(text)))
     with ExitStack() as stack:
-        stack.enter_context(unseen(pipeline, setting.environ))
+        stack.enter_context(redacting_errors(pipeline, setting.environ))
         m, where = stack.enter_context(source_of(pipeline, setting))
         queue = m.find(pipeline.source.queue, space=pipeline.source.space)
         make = partial(sink_of, pipeline, setting)
@@ -202,7 +204,7 @@ def prepared(
             lambda one: bool(make(one).key),
         )
         outlets = [
-            Outlet(one.declared, make(one.declared), pipeline.name, one.record, patience)
+            SinkSession(one.declared, make(one.declared), pipeline.name, one.record, patience)
             for one in judged
         ]
         for outlet in outlets:
@@ -217,12 +219,12 @@ def prepared(
             if outlet.declared.null_key == "dead_letter"
         }
         maker = stack.enter_context(maker_of(pipeline, wheres, keys, spark, setting.say))
-        yield Ready(pipeline, m, queue, outlets, maker, patience)
+        yield PreparedPipeline(pipeline, m, queue, outlets, maker, patience)
 
 
 @contextmanager
 def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millrace, Where]]:
-    """Where the source's queue is; a folder is shared with Spark's processes meanwhile."""
+    """Open the source's Millrace; a folder is shared with Spark's processes for that time."""
     source, m = pipeline.source, setting.millrace
     if m is not None and not source.url and not source.path:
         with shown(setting.where) as where:
@@ -236,34 +238,35 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
 
 
 def all_sinks(pipeline: Pipeline, where: Where) -> list[DeclaredSink]:
-    """Those that are declared, and queues of dead letters."""
+    """Return the declared sinks and the dead-letter queues."""
     return [*pipeline.sinks, *dead_letter_sinks(pipeline, where.settings())]
 
 
 def sink_of(pipeline: Pipeline, setting: Setting, declared: DeclaredSink) -> Sink:
-    """A sink that is declared; nothing is connected yet."""
+    """Make a declared sink, without connecting to it."""
     settings = filled(declared.settings, setting.environ)
     return make_sink(declared.kind, settings, pipeline.folder)
 
 
 def needs_spark(pipeline: Pipeline) -> bool:
-    """Whether rows are changed on their way."""
+    """Return True if rows are transformed or parsed."""
     return bool(pipeline.steps or pipeline.source.schema)
 
 
 def _is_shared(pipeline: Pipeline) -> bool:
-    """Whether others than the run work in the folder: Spark's processes, or the sinks of dead
-    letters, which open it by themselves."""
+    """Return True if other processes use the folder: Spark's processes, or dead-letter sinks, which
+    open it themselves.
+    """
     return needs_spark(pipeline) or any(sink.dead_letter for sink in pipeline.sinks)
 
 
 @contextmanager
 def started(pipeline: Pipeline, say: Say) -> Iterator[SparkSession]:
-    """A session of Spark with the settings of the declaration.
+    """Start a Spark session with the settings of the declaration.
 
     Raises:
         Invalid: Spark is not installed.
-        NotFound: there is no Java.
+        NotFound: Java is not installed.
     """
     with _needing_spark():
         from millrace.pipeline.sparked import session
@@ -290,8 +293,9 @@ def maker_of(
     spark: SparkSession | None,
     say: Say,
 ) -> Iterator[Maker]:
-    """What makes the views; `keys` has the key of each sink whose rows without one become dead
-    letters."""
+    """Make the maker of the views; `keys` has the key columns of each sink whose rows with a null
+    key become dead letters.
+    """
     if not needs_spark(pipeline):
         yield Plain(pipeline, keys)
         return

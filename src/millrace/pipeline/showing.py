@@ -1,9 +1,10 @@
-"""A token on its way to Spark's processes.
+"""Passes a token to Spark's processes through a file.
 
-Rule 1: no option and no setting holds a token: plans, logs and checkpoints show them. They name a
-file that holds it, and each process reads that for itself.
-Rule 2: where the token came without a file, one is made that ends with this process, however that
-ends, and that only its user can read. On other machines there is no such file.
+Rule 1: no option and no setting contains a token, since plans, logs and checkpoints show them. They
+name a file with the token, and each process reads it.
+
+Rule 2: a token that came without a file is put into one that only its user can read, and that
+disappears with this process, however it ends. It is not available on other machines.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from millrace.pipeline.opening import Where
 
 @contextmanager
 def shown(where: Where) -> Iterator[Where]:
-    """The same place, with a file that holds its token for as long as the context lasts."""
+    """Return the location with a file that holds its token until the context ends."""
     if where.token is None or where.token_file:
         yield where
     elif hasattr(os, "memfd_create"):
         with open(os.memfd_create("millrace-token"), "wb", buffering=0) as file:
-            # It is made readable by all, and who reads a secret refuses such a file.
+            # The file is created readable by all, and readers of secrets refuse such a file.
             os.fchmod(file.fileno(), 0o600)
             file.write(where.token.encode())
             path = f"/proc/{os.getpid()}/fd/{file.fileno()}"

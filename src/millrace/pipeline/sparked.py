@@ -1,4 +1,4 @@
-"""Views that Spark makes."""
+"""Views of a pipeline made by Spark."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
-from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
 from millrace.pipeline.lineage import BODY
 from millrace.pipeline.lookup import Lookups
 from millrace.pipeline.opening import Where
-from millrace.pipeline.outlet import Brought, Outlet
 from millrace.pipeline.rows import COLUMNS
+from millrace.pipeline.sink_session import Brought, SinkSession
+from millrace.pipeline.source import Lost, Stretch
 from millrace.pipeline.staging import read_frame, stage_frame
 from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
-from millrace.spark.aloud import Say
+from millrace.spark.notices import Say
 from millrace.spark.session import borrowed
 
 
 @contextmanager
 def session(pipeline: Pipeline, say: Say) -> Iterator[SparkSession]:
-    """A session with the settings of the declaration, until the context ends; where this process
-    has a Spark already, that one is used, and goes on."""
+    """Start a session with the settings of the declaration, until the context ends; an existing
+    Spark of this process is used and keeps running.
+    """
     with borrowed(f"millrace {pipeline.name}", pipeline.spark, say) as spark:
         yield spark
 
 
 class Sparked:
-    """A pipeline with steps."""
+    """The views of a pipeline with steps, made by Spark."""
 
     def __init__(
         self,
@@ -49,18 +50,17 @@ class Sparked:
         wheres: Mapping[str, Where],
         keys: Mapping[str, Sequence[str]],
     ) -> None:
-        """The session is its own: the views of others have the same names.
-
-        `keys` has the key of each sink whose rows without one become dead letters.
+        """The session must be exclusive: views of other pipelines have the same names. `keys` has
+        the key columns of each sink whose rows with a null key become dead letters.
 
         Raises:
-            Invalid: Spark refuses a step; or dead letters are wanted, and it is not known which
-                messages they are.
+            Invalid: Spark refuses a step; or dead letters are declared, and the messages of their
+                rows cannot be determined.
         """
         self._spark = spark
         self._pipeline = pipeline
         self._wheres = wheres
-        """Where each source is, by the name of its view."""
+        """Location of each source, by the name of its view."""
         self._frames = Frames(self._spark, pipeline, keys)
         self._has_letters = bool(keys) or any(step.dead_letter for step in pipeline.steps)
         self._lookups = Lookups()
@@ -77,7 +77,7 @@ class Sparked:
         """Views that may have more rows than the source."""
         states = {name: state_in(plan) for name, plan in plans.items()}
         self.states = {name: state for name, state in states.items() if state}
-        """Views that keep a state, and by which node of Spark's plan."""
+        """Stateful views, with the plan node that needs the state."""
         for name, source in pipeline.sources.items():
             if source.view != "latest":
                 self.states[name] = f"a second stream, {name}"
@@ -89,12 +89,12 @@ class Sparked:
 
     @property
     def frames(self) -> Frames:
-        """The steps themselves."""
+        """The views of the steps."""
         return self._frames
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
         return self._spark
 
     def views(self) -> Sequence[str]:
@@ -102,14 +102,14 @@ class Sparked:
         return list(self._schemas)
 
     def options(self, name: str, source: Source) -> dict[str, str]:
-        """What tells Spark of a source."""
+        """Return the options with which Spark reads a source."""
         found = source_options(source, self._wheres[name])
         if name == SOURCE and source.schema and self._has_letters:
             found["body"] = BODY
         return found
 
     def _empty(self, name: str, source: Source) -> DataFrame:
-        """No rows, with the columns of a source."""
+        """Return an empty frame with the columns of a source."""
         if not source.schema:
             return self._frame(COLUMNS.empty_table())
         reading = self._spark.read.format("millrace").options(**self.options(name, source))
@@ -117,7 +117,7 @@ class Sparked:
 
     def _frame(self, table: pa.Table) -> DataFrame:
         if not table.num_rows:
-            # Spark Connect takes no columns from a table without rows.
+            # Spark Connect does not infer columns from a table without rows.
             return self._spark.createDataFrame([], from_arrow_schema(table.schema))
         return self._spark.createDataFrame(table)
 
@@ -135,7 +135,7 @@ class Sparked:
             }
 
     def _few(self, view: str, frame: DataFrame) -> pa.Table | None:
-        """The rows of a view; None: there are too many."""
+        """Return the rows of a view, or None if there are too many."""
         if view in self._wider:
             frame = frame.limit(limits.PIPELINE_SMALL_ROWS + 1)
         found = frame.toArrow()
@@ -144,7 +144,7 @@ class Sparked:
         return found.cast(self._schemas[view])
 
     def _others(self) -> dict[str, DataFrame]:
-        """Further sources, as they are now."""
+        """Load the further sources as of now."""
         return {
             name: self._spark.read.format("millrace")
             .options(**self._lookups.now(name, self.options(name, source)))
@@ -152,15 +152,19 @@ class Sparked:
             for name, source in self._pipeline.sources.items()
         }
 
-    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
-        """See `Maker.stage`: executors read, change and stage; the driver has what they tell."""
+    def stage(
+        self, stretch: Stretch, span: Span, view: str, outlet: SinkSession, held: Held
+    ) -> Brought:
+        """See `Maker.stage`: executors read, transform and stage; the driver only gets their
+        results.
+        """
         with said():
             frame = self._over(stretch, span)[view]
             schema, null_key = self._schemas[view], outlet.declared.null_key
             return stage_frame(frame, outlet.sink, held, span, schema, null_key)
 
     def _over(self, stretch: Stretch, span: Span) -> dict[str, DataFrame]:
-        """The views of rows that executors read."""
+        """Return the views over rows that executors read."""
         [after] = span.after.places
         firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
         reading = self._spark.read.format("millrace").options(
@@ -172,7 +176,7 @@ class Sparked:
         return self._frames.make({SOURCE: reading.load(), **self._others()})
 
     def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:
-        """See `Maker.batches`: some rows at a time are brought here."""
+        """See `Maker.batches`: rows are fetched to the driver a few at a time."""
         schema = self._schemas[view]
         span = stretch.whole()
         small = None if self.is_parsing else stretch.small(span)
@@ -186,7 +190,7 @@ class Sparked:
 
 
 def source_options(source: Source, where: Where) -> dict[str, str]:
-    """Where Spark finds a queue."""
+    """Return the options of Spark's reader for a queue at this location."""
     found = {"queue": source.queue, "space": source.space, "view": source.view} | where.options()
     if source.schema:
         found |= {"schema": source.schema, "format": source.format}
@@ -195,13 +199,13 @@ def source_options(source: Source, where: Where) -> dict[str, str]:
 
 @contextmanager
 def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
-    """What Spark says of something, in our words where they are known.
+    """Translate errors of Spark into Millrace errors where their cause is known.
 
     Raises:
-        Refused: a row breaks what is expected of it.
-        Retry: the server was away; or processes of Spark's have died, more often than it bears.
+        Refused: a row breaks a condition.
+        Retry: the server was unavailable; or more of Spark's processes have died than it tolerates.
         Lost: the rows are no longer pinned.
-        Invalid: anything else, as Spark says it.
+        Invalid: any other error, with Spark's text.
     """
     try:
         yield
@@ -227,25 +231,25 @@ _DIED = (
     "PythonWorkerFactory",
     "ExecutorLostFailure",
 )
-"""What Spark says where it has lost a process, or cannot start one."""
+"""Marks of Spark errors after the loss of a process, or the failure to start one."""
 
 
 _TOLD = re.compile(r"millrace\.errors\.(\w+): (.+?)(?:\s*SQLSTATE: \w+)?$", re.MULTILINE)
 
 _CAUSE = re.compile(r"^(?::|Caused by:) (?:[\w.$]+: )?(.*\S)\s*$(?=\n\tat |\n\n)", re.MULTILINE)
-"""What Java says before each of its traces."""
+"""The text that Java prints before each stack trace."""
 
 _AWAITED = "Exception thrown in awaitResult:"
 
 _PLAN = re.compile(r";\n(?=['+:\w])")
-"""Where Spark begins to draw the query's plan."""
+"""The place at which Spark begins to print the query plan."""
 
 
 def told_by(text: str) -> tuple[str, str]:
-    """Which error of ours Spark tells of, and what it says; of others, what Spark says.
+    """Return the code and text of the Millrace error inside an error of Spark; otherwise "" and
+    Spark's text.
 
-    What was raised in a process of Python stands at the end of its traceback, which is of no use to
-    those who read it here.
+    An exception of a Python process is printed at the end of its traceback, which is removed here.
     """
     found = _TOLD.findall(text)
     if found:

@@ -1,8 +1,10 @@
-"""Staging in Spark's executors: many rows, which are never all in one place.
+"""Stages rows in Spark's executors, for amounts that never fit into one process.
 
-Rule 1: rows of one lane come to one call of `stage`, where the sink asks for it.
-Rule 2: what a sink refuses is brought back as a row and raised at the driver, as what it was.
-Rule 3: no sink with a key is brought a row whose key is null, whatever the sink itself checks.
+Rule 1: rows of one lane go to one call of `stage`, if the sink requires it.
+
+Rule 2: an error of a sink is returned as a row and raised at the driver with its class.
+
+Rule 3: a sink with a key never gets a row whose key is null, whatever the sink itself checks.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ def stage_frame(
     schema: pa.Schema,
     null_key: NullKey = "refuse",
 ) -> tuple[Sequence[bytes], int]:
-    """Stage the rows of a frame where they are; returns what was staged, and how many rows.
+    """Stage the rows of a frame in its executors; return the staged data and the number of rows.
 
     Raises:
-        Stale, Retry, Refused: what a sink has said to one of the tasks.
+        Stale, Retry, Refused: the error of the sink in one of the tasks.
     """
     if sink.lanes:
         frame = frame.repartition(F.expr(lane_sql(sink.key, sink.lanes)))
@@ -57,7 +59,7 @@ def stage_frame(
 
 
 def read_frame(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """The rows of a frame, some at a time, as Arrow has them: their types stay what they are."""
+    """Yield the rows of a frame in batches of Arrow, which preserve their types."""
     for row in frame.mapInArrow(_packed, "packed binary").toLocalIterator():
         yield from pa.ipc.open_stream(bytes(row["packed"]))
 
@@ -72,7 +74,7 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Told(TypedDict):
-    """What a task tells."""
+    """The result row of a task."""
 
     staged: bytes
     code: str | None
@@ -100,7 +102,7 @@ def stage_part(
     batches: Iterator[pa.RecordBatch],
     null_key: NullKey = "refuse",
 ) -> Iterator[pa.RecordBatch]:
-    """Stage what one task has, in its executor."""
+    """Stage the rows of one task, in its executor."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
@@ -117,7 +119,7 @@ def stage_part(
 
 
 class _Counted:
-    """Batches as the sink knows them, counted while they pass."""
+    """Batches cast to the sink's schema, counted as they pass."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches

@@ -1,9 +1,9 @@
-"""Whether steps keep a state: whether a view depends on more than the rows of one span.
+"""Detects stateful steps: views that depend on more than the rows of one span.
 
-Spark says how it understands the steps; of that text the names of the nodes are read, which are the
-same in its server and out of it.
+Spark's analyzed plan is examined as text for the names of its nodes, which are the same in Spark
+Connect and in a local session.
 
-Rule: what is known to need more rows than those of a span is not run span by span.
+Rule: a view that is known to need more rows than one span is not run span by span.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _STATEFUL = (
     "EventTimeWatermark",
     "Pivot",
 )
-"""Nodes whose result for all rows is not that of each part, put together."""
+"""Plan nodes whose result for all rows differs from the combined results of the parts."""
 
 _NARROW = ("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD")
-"""Nodes that make at most one row of one."""
+"""Plan nodes that make at most one row of each row."""
 
 _NODE = re.compile(r"^([ :+|-]*)'?([A-Za-z]+)(.*)$")
 
 
-class Node(NamedTuple):
+class PlanNode(NamedTuple):
     """A line of a plan."""
 
     depth: int
@@ -59,7 +59,7 @@ class Node(NamedTuple):
 
 
 def state_in(text: str) -> str:
-    """The first node of an analyzed plan that keeps a state; empty: there is none."""
+    """Return the first node of an analyzed plan that needs state, or an empty text."""
     nodes = _nodes(text)
     for at, node in enumerate(nodes):
         if node.name.startswith(_STATEFUL):
@@ -69,8 +69,8 @@ def state_in(text: str) -> str:
     return ""
 
 
-def _sides(nodes: list[Node], at: int) -> int:
-    """On how many sides of a join the source is read."""
+def _sides(nodes: list[PlanNode], at: int) -> int:
+    """Return the number of sides of a join that read the source."""
     found, side, has = 0, None, False
     for node in nodes[at + 1 :]:
         if node.depth <= nodes[at].depth:
@@ -83,28 +83,28 @@ def _sides(nodes: list[Node], at: int) -> int:
 
 
 def may_widen(text: str) -> bool:
-    """Whether a view of this plan may have more rows than what it is made of."""
+    """Return True if a view of this plan may have more rows than its input."""
     return any(node.name not in _NARROW for node in _nodes(text))
 
 
-def _nodes(text: str) -> list[Node]:
+def _nodes(text: str) -> list[PlanNode]:
     return [
-        Node(len(match[1]), match[2], match[3])
+        PlanNode(len(match[1]), match[2], match[3])
         for match in map(_NODE.match, text.splitlines())
         if match is not None
     ]
 
 
 def analyzed(frame: DataFrame) -> str:
-    """How Spark understands a view.
+    """Return Spark's analyzed plan of a view.
 
-    `explain` would print it, and what is printed is not this thread's alone: other pipelines of
-    the process ask at the same time.
+    `explain` would print it to the process's standard output, which other pipelines of the process
+    use at the same time.
     """
     if not is_connect(frame.sparkSession):
         return str(frame._jdf.queryExecution().analyzed().toString())
     text = cast("Far", frame)._explain_string(extended=True)
     _, _, after = text.partition("== Analyzed Logical Plan ==\n")
-    # The columns stand in its first line.
+    # The first line of the section lists the columns.
     _, _, plan = after.partition("\n")
     return plan.partition("\n== ")[0]

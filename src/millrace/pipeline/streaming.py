@@ -1,11 +1,13 @@
-"""Pipelines with a state, as queries of Spark's own: the state is in its checkpoint.
+"""Stateful pipelines, run as Spark streaming queries with state in Spark's checkpoint.
 
 Rule 1: each view that sinks take is a query with a checkpoint and cursors of its own. A batch is
-the span that Spark has logged before it began; after a crash it comes again, and sinks that have it
+the span that Spark logged before it began; after a crash it is repeated, and sinks that have it
 skip it.
-Rule 2: state and sinks go together. Where a sink has rows and the checkpoint is gone, or the other
-way round, nothing is carried: what is in the state could not be told apart from what is not.
-Rule 3: a stop waits for the batch that is under way.
+
+Rule 2: state and sinks must agree. If a sink has rows and the checkpoint is missing, or the other
+way round, nothing is carried: rows in the state could not be distinguished from rows that are not.
+
+Rule 3: a stop waits for the running batch.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
-from millrace.pipeline.feed import rows_between
 from millrace.pipeline.lookup import pin_seconds
-from millrace.pipeline.outlet import Brought, Outlet, Stopped
 from millrace.pipeline.runner import Progress, SinkProgress, Tell
+from millrace.pipeline.sink_session import Brought, SinkSession, Stopped
+from millrace.pipeline.source import rows_between
 from millrace.pipeline.sparked import Sparked, said
 from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held
@@ -36,16 +38,16 @@ from millrace.spark.offset import Offset
 from millrace.spark.session import is_connect
 
 _NOTHING = "-"
-"""What Spark writes for a source that has not begun."""
+"""Spark's log entry for a source without offsets."""
 
 
 class StreamRunner:
-    """One run of a pipeline with a state."""
+    """One run of a stateful pipeline."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[SinkSession],
         sparked: Sparked,
         *,
         stop: Event,
@@ -75,10 +77,11 @@ class StreamRunner:
         self._error: BaseException | None = None
 
     def run(self, *, once: bool) -> None:
-        """As `Runner.run`.
+        """Run the queries until all rows are carried (`once`), or a stop is requested; see
+        `Runner.run`.
 
         Raises:
-            Refused: the checkpoint and the sinks do not go together.
+            Refused: the checkpoint and the sinks do not agree.
         """
         for outlet in self._outlets:
             outlet.open(self._sparked.schema(outlet.declared.rows))
@@ -93,14 +96,14 @@ class StreamRunner:
         finally:
             self._ending.set()
             with self._busy:
-                # The batch that was under way is done, and no other one begins.
+                # The running batch has finished, and no other one begins.
                 pass
             for query in queries:
                 query.stop()
 
-    def _judge(self, outlet: Outlet) -> None:
+    def _judge(self, outlet: SinkSession) -> None:
         if not outlet.held.fence:
-            # It keeps nothing that a state could be compared with.
+            # The sink stores no boundary that could be compared with a state.
             return
         folder = self._checkpoint(outlet.declared.rows)
         is_begun = any((folder / "commits").glob("[0-9]*"))
@@ -129,7 +132,7 @@ class StreamRunner:
         )
         outlets = [outlet for outlet in self._outlets if outlet.declared.rows == view]
         is_counted = self._sparked.states.get(view, "").startswith("Aggregate")
-        # One that keeps nothing shows changes as they come.
+        # A sink without fencing stores no rows durably; it shows updates as they arrive.
         is_update = is_counted and all(one.sink.key or not one.held.fence for one in outlets)
         writer = (
             frames[view]
@@ -152,7 +155,7 @@ class StreamRunner:
             options["maxOffsetsPerTrigger"] = str(source.limit.rows)
         return spark.readStream.format("millrace").options(**options).load()
 
-    def _batch(self, view: str, outlets: Sequence[Outlet]) -> Callable[[DataFrame, int], None]:
+    def _batch(self, view: str, outlets: Sequence[SinkSession]) -> Callable[[DataFrame, int], None]:
         def carry(frame: DataFrame, number: int) -> None:
             with self._busy:
                 try:
@@ -165,12 +168,14 @@ class StreamRunner:
 
         return carry
 
-    def _carry(self, view: str, outlets: Sequence[Outlet], frame: DataFrame, number: int) -> None:
+    def _carry(
+        self, view: str, outlets: Sequence[SinkSession], frame: DataFrame, number: int
+    ) -> None:
         began = monotonic()
         span = read_span(self._checkpoint(view), number)
         kept = frame.persist()
         try:
-            # The state moves on only where the rows are made, also those that every sink has.
+            # The state advances only if the rows are computed, even if every sink already has them.
             with said():
                 kept.count()
             for outlet in outlets:
@@ -189,14 +194,14 @@ class StreamRunner:
         )
 
     def _stage(
-        self, view: str, outlet: Outlet, span: Span, frame: DataFrame, held: Held
+        self, view: str, outlet: SinkSession, span: Span, frame: DataFrame, held: Held
     ) -> Brought:
         with said():
             schema, null_key = self._sparked.schema(view), outlet.declared.null_key
             return stage_frame(frame, outlet.sink, held, span, schema, null_key)
 
     def _watch(self, queries: Sequence[StreamingQuery]) -> None:
-        """Wait until all queries have ended, one has failed, or a stop is asked for."""
+        """Wait until all queries have ended, one has failed, or a stop is requested."""
         while not self._stop.is_set():
             active = [query for query in queries if query.isActive]
             for query in queries:
@@ -211,7 +216,7 @@ class StreamRunner:
             with said():
                 yield
         except Invalid:
-            # Spark wraps what was raised in a batch.
+            # Spark wraps the exception that was raised in a batch.
             if isinstance(self._error, Stopped):
                 return
             if self._error is not None:
@@ -220,7 +225,7 @@ class StreamRunner:
 
 
 def read_span(checkpoint: Path, number: int) -> Span:
-    """The span of a batch, as Spark has logged it."""
+    """Return the span of a batch from Spark's offset log."""
     now = _offsets(checkpoint, number)
     before = _offsets(checkpoint, number - 1) if number else {}
     afters: list[Place] = []
@@ -232,7 +237,7 @@ def read_span(checkpoint: Path, number: int) -> Span:
 
 
 def _offsets(checkpoint: Path, number: int) -> Mapping[str, Offset]:
-    """How far each source is, by its cursor, in a fixed order."""
+    """Return the offset of each source by its cursor, in a fixed order."""
     lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[2:]
     if _NOTHING in lines:
         raise Refused(

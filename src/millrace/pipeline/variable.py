@@ -1,4 +1,4 @@
-"""Variables of the environment in settings, and their values kept out of sight."""
+"""Environment variables in settings, and redaction of their values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from millrace.sinks.wording import masked
 
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _SHORT = 4
-"""Values that are shorter would hide half of every message, and no secret is so short."""
+"""Shorter values are not redacted: they would hide half of every message, and no secret is that
+short.
+"""
 
 
 class ProcessEnvironment(Mapping[str, str]):
     """The environment of this process, read when a variable is looked up.
 
-    The default wherever a pipeline needs an environment. Its repr shows no values, so that a
-    logged `Setting` shows no secrets.
+    It is the default wherever a pipeline needs an environment. Its repr shows no values, so that a
+    logged `Setting` reveals no secrets.
     """
 
     def __getitem__(self, name: str) -> str:
@@ -35,7 +37,7 @@ class ProcessEnvironment(Mapping[str, str]):
 
 
 def filled(settings: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
-    """Settings with the values of `$NAME` and `${NAME}`; `$$` is one `$`.
+    """Return the settings with the values of `$NAME` and `${NAME}`; `$$` is one `$`.
 
     Raises:
         Invalid: a variable is not set.
@@ -54,7 +56,7 @@ def _filled(value: object, field: str, environ: Mapping[str, str]) -> object:
 
 
 def fill(text: str, field: str, environ: Mapping[str, str]) -> str:
-    """A text with the values of its variables."""
+    """Return the text with its variables replaced by their values."""
     return "$".join(_plain(part, field, environ) for part in text.split("$$"))
 
 
@@ -72,7 +74,7 @@ def _plain(text: str, field: str, environ: Mapping[str, str]) -> str:
 
 
 def names_in(value: object) -> set[str]:
-    """The variables that settings name."""
+    """Return the names of all variables in the settings."""
     if isinstance(value, str):
         parts = value.split("$$")
         return {match[1] or match[2] for part in parts for match in _VARIABLE.finditer(part)}
@@ -84,7 +86,7 @@ def names_in(value: object) -> set[str]:
 
 
 def hide(text: str, names: set[str], environ: Mapping[str, str]) -> str:
-    """A text in which no value of these variables can be read, nor a password of an address."""
+    """Return the text without the values of these variables and without passwords in URLs."""
     for name in sorted(names, key=lambda name: -len(environ.get(name, ""))):
         secret = environ.get(name, "")
         if len(secret) >= _SHORT:

@@ -1,17 +1,20 @@
-"""Whether sinks have what the queue says that they should.
+"""Verifies that sinks hold the rows that the queue and the steps produce.
 
-Sinks are first brought to a pinned boundary; then the steps are run once more over all rows of the
-queue as of that pin, and what comes out is compared with what the sinks hold.
+Sinks are first brought to a pinned boundary; then the steps run once more over all rows of the
+queue as of that pin, and the result is compared with the rows of the sinks.
 
-Rule 1: a sink with a key is compared row by row, where the queue still has every row that counts:
-one that is keyed, or a log. A sink that only adds rows is compared as a whole, where the queue is
-a log without keys.
-Rule 2: whatever else there is, aggregates, and rows of queues whose older revisions or settled
-messages are gone, is judged by its count alone.
-Rule 3: rows are compared by digests, which do not depend on their order, of those columns that the
-sink gives back.
-Rule 4: a sink with a key holds no row whose key is null, and none should be made for it: such rows
-are counted apart, on both sides, and the sink is wrong if there is one.
+Rule 1: a sink with a key is compared row by row if the queue still has every row that counts: if it
+is keyed, or a log. A sink that only appends is compared as a whole if the queue is a log without
+keys.
+
+Rule 2: everything else, such as aggregates, and rows of queues whose older revisions or settled
+messages were removed, is only counted.
+
+Rule 3: rows are compared by digests, independent of their order, over the columns that the sink
+returns.
+
+Rule 4: a sink with a key holds no row whose key is null, and none should be produced for it: such
+rows are counted separately, on both sides, and the sink is wrong if it has one.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from millrace.errors import Retry
 from millrace.pipeline.comparing import What, compare
 from millrace.pipeline.declaration import Pipeline
 from millrace.pipeline.digest import lines_of
-from millrace.pipeline.feed import Lost, Stretch
-from millrace.pipeline.outlet import Outlet
 from millrace.pipeline.runner import Runner
-from millrace.pipeline.running import Ready, Setting, prepared
+from millrace.pipeline.running import PreparedPipeline, Setting, prepared
+from millrace.pipeline.sink_session import SinkSession
+from millrace.pipeline.source import Lost, Stretch
 from millrace.sinks.base import OP, Choosy, Readable, Sink
 from millrace.sinks.boundary import begins
 from millrace.sinks.null_key import count_null_keys, with_key
@@ -41,47 +44,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PASSING = (OP, "snapshot")
-"""Columns that say how a row came, not what it is."""
+"""Columns that describe the delivery of a row, not its content."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A row that is not as it should be."""
+    """A row that differs from the expected one."""
 
     key: str
     what: What
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """What was found of a sink."""
+class SinkVerification(msgspec.Struct, frozen=True):
+    """The result of verifying a sink."""
 
     sink: str
     method: Literal["rows", "count", "nothing"]
     is_right: bool
     expected: int = 0
-    """Rows that should be there; 0, where they are only counted."""
+    """Number of expected rows; 0 if rows are only counted."""
     found: int = 0
     wrong: int = 0
-    """Rows that are not as they should be."""
+    """Number of rows that differ."""
     keyless: int = 0
-    """Rows that are made for it without a key, which no sink with a key can hold; where they become
-    dead letters, they are no fault of it."""
+    """Rows produced for it without a key, which no sink with a key can hold; if they become dead
+    letters, the sink is not at fault.
+    """
     keyless_found: int = 0
     """Rows without a key that it holds; others may have been lost in their place."""
     differences: tuple[Difference, ...] = ()
-    """The first of them."""
+    """The first differences."""
     why: str = ""
-    """Why rows were not compared."""
+    """The reason why rows were not compared."""
 
 
 def verify_pipeline(
     pipeline: Pipeline, setting: Setting, spark: SparkSession | None = None
-) -> list[Verified]:
-    """Bring the sinks to one boundary, and compare them with the queue there.
+) -> list[SinkVerification]:
+    """Bring the sinks to one boundary, and compare them with the queue at that boundary.
 
-    A run that goes on elsewhere is overtaken and ends.
+    A run elsewhere is overtaken and ends.
 
     Raises:
-        Retry: rows came at every moment that was tried.
+        Retry: new rows arrived at every attempt.
     """
     stop = Event()
     with prepared(pipeline, setting, stop=stop, spark=spark) as ready:
@@ -102,8 +106,8 @@ def verify_pipeline(
 
 
 @contextmanager
-def _pinned(ready: Ready, runner: Runner) -> Iterator[Stretch]:
-    """All sinks at the end of a stretch that is pinned."""
+def _pinned(ready: PreparedPipeline, runner: Runner) -> Iterator[Stretch]:
+    """Bring all sinks to the end of a stretch that stays pinned."""
     for _ in range(limits.PIPELINE_VERIFY_TRIES):
         stretch = runner.bring(limits.PIPELINE_VERIFY_PIN_SECONDS)
         if stretch is not None:
@@ -122,7 +126,7 @@ def _pinned(ready: Ready, runner: Runner) -> Iterator[Stretch]:
     )
 
 
-def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
+def _verified(ready: PreparedPipeline, outlet: SinkSession, stretch: Stretch) -> SinkVerification:
     spec = ready.queue.spec()
     key = outlet.sink.key
     is_whole = spec.keyed or spec.retention == "log"
@@ -146,9 +150,9 @@ def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
         lines_of(held, schema, columns, key),
         is_keyed=bool(key),
     )
-    # Those that become dead letters are in the queue that takes them.
+    # Rows that become dead letters are in the queue that takes them.
     lost = made.keyless if outlet.declared.null_key == "refuse" else 0
-    return Verified(
+    return SinkVerification(
         outlet.name,
         "rows",
         is_right=not (found.wrong or lost or held.keyless),
@@ -161,7 +165,7 @@ def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
     )
 
 
-def _counted(outlet: Outlet, why: str) -> Verified:
+def _counted(outlet: SinkSession, why: str) -> SinkVerification:
     sink = _readable(outlet.sink)
     if sink is None:
         return _unread(outlet)
@@ -170,19 +174,19 @@ def _counted(outlet: Outlet, why: str) -> Verified:
     if set(key) <= set(_kept(outlet.sink, key)):
         columns = key or columns
     else:
-        # It does not give its key back, so that nothing is known of it.
+        # The sink does not return its key columns, so that null keys cannot be counted.
         key = ()
     found = keyless = 0
     for batch in sink.rows(columns):
         found += batch.num_rows
         keyless += count_null_keys(batch, key)
-    return Verified(
+    return SinkVerification(
         outlet.name, "count", is_right=not keyless, found=found, keyless_found=keyless, why=why
     )
 
 
 class _Keyed:
-    """The rows that have a key, while those without one are counted."""
+    """Passes on the rows that have a key, and counts those without one."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> None:
         self._batches = batches
@@ -195,8 +199,10 @@ class _Keyed:
             yield from with_key([batch], self._key)
 
 
-def _unread(outlet: Outlet) -> Verified:
-    return Verified(outlet.name, "nothing", is_right=True, why="its rows cannot be read back")
+def _unread(outlet: SinkSession) -> SinkVerification:
+    return SinkVerification(
+        outlet.name, "nothing", is_right=True, why="its rows cannot be read back"
+    )
 
 
 def _readable(sink: Sink) -> Readable | None:
@@ -205,5 +211,5 @@ def _readable(sink: Sink) -> Readable | None:
 
 
 def _kept(sink: Sink, columns: Sequence[str]) -> Sequence[str]:
-    """Those of the columns that a sink gives back as they came."""
+    """Return the columns that a sink returns unchanged."""
     return cast("Choosy", sink).kept(columns) if hasattr(sink, "kept") else columns

@@ -1,1 +1,1 @@
-"""The calls of an engine as bytes, between processes: no I/O, and nothing is believed."""
+"""Calls between processes: codecs and client transports. Input from outside is always validated."""

@@ -1,4 +1,4 @@
-"""What may be asked of an engine in another process: commands, rows and facts.
+"""Calls to an engine in another process: commands, reads of rows, and metadata.
 
 Numbers are part of the format (`docs/formats/wire.md`): append, never reorder.
 """
@@ -13,15 +13,15 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.codec import decode_cell, encode_cell
+from millrace.core.cells import Cell, Kind, SubscriptionCell
 from millrace.core.commands import Command
-from millrace.core.fold import ShardMeta
-from millrace.core.model import Cell, Kind, LeaseId, ShardId
+from millrace.core.format.codec import decode_cell, encode_cell
+from millrace.core.model import LeaseId, ShardId
 from millrace.core.session_commands import Claim
-from millrace.core.topic_cells import SubscriptionCell
+from millrace.core.state.fold import ShardMeta
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Corrupt
-from millrace.meter import Gauges
+from millrace.instruments import Gauges
 from millrace.rpc.answers import (
     ANSWERS,
     QUEUE_REF,
@@ -34,50 +34,50 @@ from millrace.rpc.commands import (
     HISTORY,
     SHARD,
 )
-from millrace.rpc.failures import FAILURE
+from millrace.rpc.error_codec import ERROR
 from millrace.rpc.fast_codecs import PROOF
 from millrace.rpc.field_codecs import (
-    Choice,
-    Converted,
-    Flag,
-    Form,
-    Many,
-    Name,
-    Optional,
-    Plain,
-    Record,
-    Seqs,
-    Shape,
-    Table,
-    Text,
-    Whole,
-    wrong,
+    BoolCodec,
+    ChoiceCodec,
+    ConvertedCodec,
+    DictCodec,
+    FieldCodec,
+    IntCodec,
+    ListCodec,
+    NameCodec,
+    OptionalCodec,
+    PlainCodec,
+    SeqSetCodec,
+    StructCodec,
+    TextCodec,
+    TupleCodec,
+    invalid_value,
 )
-from millrace.rpc.frames import Blobs, Pieces
-from millrace.rpc.rows import Batch, RowList
+from millrace.rpc.frames import BlobReader, BlobWriter
+from millrace.rpc.row_codecs import ArrowBatchCodec, RowListCodec
 
 _PATH_BYTES_MAX = 4096
-CELL_KINDS = {"cursor": Kind.CURSOR, "stage": Kind.STAGE, "partition": Kind.PARTITION}
-"""The kinds of cells that may be read: others hold what is nobody's affair, the secret too."""
+READABLE_CELL_KINDS = {"cursor": Kind.CURSOR, "stage": Kind.STAGE, "partition": Kind.PARTITION}
+"""Kinds of cells that may be read; others are private, such as the catalog with its secret."""
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """See `Engine.ask` and `Engine.transact`."""
+class Submit(msgspec.Struct, frozen=True):
+    """Submits a command; see `Engine.ask` and `Engine.transact`."""
 
     shard: ShardId
     wait_ms: int
     command: Command
 
 
-class Tell(msgspec.Struct, frozen=True):
-    """See `Engine.tell`; nothing is answered."""
+class Notify(msgspec.Struct, frozen=True):
+    """Submits a command without an answer; see `Engine.tell`."""
 
     shard: ShardId
     command: Command
 
 
 class ReadRows(msgspec.Struct, frozen=True):
-    """See `Engine.rows`."""
+    """Reads rows; see `Engine.rows`."""
 
     shard: ShardId
     seqs: BitMap64
@@ -85,7 +85,7 @@ class ReadRows(msgspec.Struct, frozen=True):
 
 
 class ReadLeased(msgspec.Struct, frozen=True):
-    """See `Engine.rows`; of messages that a lease call holds."""
+    """Reads the rows of messages that a lease call holds; see `Engine.rows`."""
 
     shard: ShardId
     seqs: BitMap64
@@ -95,7 +95,7 @@ class ReadLeased(msgspec.Struct, frozen=True):
 
 
 class ReadBatches(msgspec.Struct, frozen=True):
-    """See `Engine.batches`; a stream."""
+    """Streams rows as Arrow batches; see `Engine.batches`."""
 
     shard: ShardId
     after: int
@@ -105,7 +105,7 @@ class ReadBatches(msgspec.Struct, frozen=True):
 
 
 class Peek(msgspec.Struct, frozen=True):
-    """See `Engine.peek`."""
+    """Reads rows without leasing them; see `Engine.peek`."""
 
     shard: ShardId
     after: int
@@ -114,113 +114,113 @@ class Peek(msgspec.Struct, frozen=True):
 
 
 class ReadCells(msgspec.Struct, frozen=True):
-    """See `Engine.cells`."""
+    """Reads the cells of one kind; see `Engine.cells`."""
 
     shard: ShardId
     kind: str
 
 
 class FindNumber(msgspec.Struct, frozen=True):
-    """See `Engine.producer_number`."""
+    """Reads the last number of a producer; see `Engine.producer_number`."""
 
     shard: ShardId
     producer: str
 
 
 class FindQueue(msgspec.Struct, frozen=True):
-    """See `Engine.find_queue`."""
+    """Looks up a queue; see `Engine.find_queue`."""
 
     space: str
     name: str
 
 
 class ListQueues(msgspec.Struct, frozen=True):
-    """See `Engine.queue_names`."""
+    """Lists the queues of a space; see `Engine.queue_names`."""
 
     space: str
 
 
 class FindTopic(msgspec.Struct, frozen=True):
-    """See `Engine.find_topic`."""
+    """Looks up a topic; see `Engine.find_topic`."""
 
     space: str
     name: str
 
 
 class ListTopics(msgspec.Struct, frozen=True):
-    """See `Engine.topic_names`."""
+    """Lists the topics of a space; see `Engine.topic_names`."""
 
     space: str
 
 
 class ListSubscriptions(msgspec.Struct, frozen=True):
-    """See `Engine.subscriptions`."""
+    """Lists the subscriptions of a topic; see `Engine.subscriptions`."""
 
     shard: ShardId
 
 
 class ReadTopic(msgspec.Struct, frozen=True):
-    """See `Engine.topic_cell`."""
+    """Reads the cell of a topic; see `Engine.topic_cell`."""
 
     shard: ShardId
 
 
-class Arrive(msgspec.Struct, frozen=True):
-    """See `Engine.arrived`."""
+class AwaitForwarding(msgspec.Struct, frozen=True):
+    """Waits until published rows are forwarded to all queues; see `Engine.arrived`."""
 
     shard: ShardId
     first: int
     count: int
 
 
-class ListTrouble(msgspec.Struct, frozen=True):
-    """See `Engine.trouble`."""
+class ListForwardErrors(msgspec.Struct, frozen=True):
+    """Lists subscriptions whose queues refuse messages; see `Engine.trouble`."""
 
     shard: ShardId
 
 
 class ReadSpec(msgspec.Struct, frozen=True):
-    """See `Engine.spec`."""
+    """Reads the settings of a queue; see `Engine.spec`."""
 
     shard: ShardId
 
 
 class ReadMeta(msgspec.Struct, frozen=True):
-    """See `Engine.meta`."""
+    """Reads the metadata of a shard; see `Engine.meta`."""
 
     shard: ShardId
 
 
 class FindSeq(msgspec.Struct, frozen=True):
-    """See `Engine.seq_at`."""
+    """Finds the first seq at a time; see `Engine.seq_at`."""
 
     shard: ShardId
     time_ms: int
 
 
 class FindName(msgspec.Struct, frozen=True):
-    """See `Engine.name_of`."""
+    """Finds the name of a shard's queue or topic; see `Engine.name_of`."""
 
     shard: ShardId
 
 
 class BackUp(msgspec.Struct, frozen=True):
-    """See `Millrace.backup`: into a folder of the machine on which the engine runs."""
+    """Makes a backup in a folder of the engine's machine; see `Millrace.backup`."""
 
     into: str
     follow: bool
 
 
 class ReadBackup(msgspec.Struct, frozen=True):
-    """See `Care.backing_up`."""
+    """Reads the progress of a backup; see `Maintenance.backing_up`."""
 
 
 class Unfollow(msgspec.Struct, frozen=True):
-    """See `Millrace.unfollow`."""
+    """Stops archiving the WAL; see `Millrace.unfollow`."""
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """See `Millrace.repair`: of these shards; an empty path: nothing is exported."""
+    """Repairs quarantined shards; see `Millrace.repair`. An empty path exports nothing."""
 
     shards: tuple[ShardId, ...]
     export: str
@@ -228,39 +228,39 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 class ReadHealth(msgspec.Struct, frozen=True):
-    """See `Millrace.health`."""
+    """Reads the health report; see `Millrace.health`."""
 
 
 class ListSpaces(msgspec.Struct, frozen=True):
-    """See `Engine.spaces`."""
+    """Lists the spaces; see `Engine.spaces`."""
 
 
 class ReadGauges(msgspec.Struct, frozen=True):
-    """What the engine has counted, and how large it is."""
+    """Reads the metrics of the engine and its sizes."""
 
 
-class Speak(msgspec.Struct, frozen=True):
-    """See `Engine.speak`; nothing is answered."""
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Keeps a session alive, without an answer; see `Engine.speak`."""
 
     shard: ShardId
     claim: Claim
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Nobody waits for this call any more."""
+    """Cancels a call whose caller has gone."""
 
     id: int
 
 
-class More(msgspec.Struct, frozen=True):
-    """The reader of a stream has taken one batch."""
+class BatchTaken(msgspec.Struct, frozen=True):
+    """Flow control of a stream: its reader has consumed one batch."""
 
     id: int
 
 
 Call = (
-    Ask
-    | Tell
+    Submit
+    | Notify
     | ReadRows
     | ReadLeased
     | ReadBatches
@@ -273,8 +273,8 @@ Call = (
     | ListTopics
     | ListSubscriptions
     | ReadTopic
-    | Arrive
-    | ListTrouble
+    | AwaitForwarding
+    | ListForwardErrors
     | ReadSpec
     | ReadMeta
     | FindSeq
@@ -287,13 +287,13 @@ Call = (
     | ListSpaces
     | ReadGauges
     | Cancel
-    | More
-    | Speak
+    | BatchTaken
+    | Heartbeat
 )
 
 
-class Named(msgspec.Struct, frozen=True):
-    """Whose shard it is."""
+class ShardName(msgspec.Struct, frozen=True):
+    """The queue or topic that a shard belongs to."""
 
     kind: str
     """`queue`, `topic` or `catalog`."""
@@ -303,7 +303,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class BackupFacts(NamedTuple):
-    """What is told of a backup that was made."""
+    """Result of a backup."""
 
     path: str
     first_index: int
@@ -315,164 +315,180 @@ class BackupFacts(NamedTuple):
 # --- Their shapes ------------------------------------------------------------------------------
 
 
-class Cells:
-    """Cells of one kind, by their names."""
+class CellsCodec:
+    """Cells of one kind, by name."""
 
-    def pack(self, value: object, blobs: Blobs) -> list[object]:
-        found = cast("tuple[Kind, dict[str, Cell]]", value)
-        kind, cells = found
+    def pack(self, value: object, blobs: BlobWriter) -> list[object]:
+        pair = cast("tuple[Kind, dict[str, Cell]]", value)
+        kind, cells = pair
         return [int(kind), [[name, encode_cell(cell)] for name, cell in cells.items()]]
 
-    def unpack(self, raw: object, field: str, blobs: Pieces) -> dict[str, Cell]:
+    def unpack(self, raw: object, field: str, blobs: BlobReader) -> dict[str, Cell]:
         kind, cells = cast("tuple[int, list[tuple[str, bytes]]]", raw)
         try:
             return {name: decode_cell(Kind(kind), data) for name, data in cells}
         except Corrupt as error:
-            raise wrong(raw, field, "cells") from error
+            raise invalid_value(raw, field, "cells") from error
 
 
-class Packed:
-    """A positional struct as its own bytes."""
+class PackedStructCodec:
+    """A positional struct, encoded on its own."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
         self._decoder = msgpack_decoder(kind)
 
-    def pack(self, value: object, blobs: Blobs) -> bytes:
+    def pack(self, value: object, blobs: BlobWriter) -> bytes:
         return msgspec.msgpack.encode(value)
 
-    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
+    def unpack(self, raw: object, field: str, blobs: BlobReader) -> object:
         if type(raw) is not bytes:
-            raise wrong(raw, field, "bytes")
+            raise invalid_value(raw, field, "bytes")
         try:
             return self._decoder.decode(raw)
         except msgspec.MsgspecError as error:
-            raise wrong(raw, field, "what it should be") from error
+            raise invalid_value(raw, field, "what it should be") from error
 
 
-class FateShape(Plain):
-    """A seq, or a word."""
+class ForwardOutcomeCodec(PlainCodec):
+    """Outcome of forwarding: a seq or a word."""
 
-    def unpack(self, raw: object, field: str, blobs: Pieces) -> int | str:
+    def unpack(self, raw: object, field: str, blobs: BlobReader) -> int | str:
         if type(raw) is int or type(raw) is str:
             return raw
-        raise wrong(raw, field, "what became of a message")
+        raise invalid_value(raw, field, "what became of a message")
 
 
-class Time:
-    """A time, or none, in milliseconds."""
+class TimeCodec:
+    """A time in milliseconds, or None."""
 
-    def pack(self, value: object, blobs: Blobs) -> int | None:
+    def pack(self, value: object, blobs: BlobWriter) -> int | None:
         time = cast("datetime | None", value)
         return None if time is None else round(time.timestamp() * 1000)
 
-    def unpack(self, raw: object, field: str, blobs: Pieces) -> datetime | None:
+    def unpack(self, raw: object, field: str, blobs: BlobReader) -> datetime | None:
         return None if type(raw) is not int else datetime.fromtimestamp(raw / 1000, UTC)
 
 
-_NUMBER = Whole()
-_NAME = Name()
-_TOPIC = Name(most=limits.TOPIC_NAME_CHARS_MAX)
-_FLAG = Flag()
-_LONG = Text(_PATH_BYTES_MAX)
+_NUMBER = IntCodec()
+_NAME = NameCodec()
+_TOPIC = NameCodec(most=limits.TOPIC_NAME_CHARS_MAX)
+_FLAG = BoolCodec()
+_LONG = TextCodec(_PATH_BYTES_MAX)
 
 
-def _names(of: Name) -> Shape:
-    return Converted(
-        Many(of, limits.QUEUES_MAX),
+def _names(of: NameCodec) -> FieldCodec:
+    return ConvertedCodec(
+        ListCodec(of, limits.QUEUES_MAX),
         lambda names: names,
         lambda names: list(cast("tuple[str, ...]", names)),
     )
 
 
 _NAMES = _names(_NAME)
-_NONE = Optional(_NUMBER)
-_PATH = Converted(_LONG, str, lambda text: Path(cast("str", text)))
-_HEALTH = Record(
-    Optional(_LONG),
+_NONE = OptionalCodec(_NUMBER)
+_PATH = ConvertedCodec(_LONG, str, lambda text: Path(cast("str", text)))
+_HEALTH = TupleCodec(
+    OptionalCodec(_LONG),
     _NUMBER,
-    Time(),
-    Many(_LONG, limits.QUEUES_MAX),
-    Optional(_PATH),
+    TimeCodec(),
+    ListCodec(_LONG, limits.QUEUES_MAX),
+    OptionalCodec(_PATH),
     _NUMBER,
     _FLAG,
-    Optional(_LONG),
+    OptionalCodec(_LONG),
 )
-_NAMED = Form(
-    Named,
-    Choice("queue", "topic", "catalog"),
-    Name(needed=False),
-    Name(needed=False, most=limits.TOPIC_NAME_CHARS_MAX),
-    Many(SHARD, limits.SHARDS_MAX),
+_NAMED = StructCodec(
+    ShardName,
+    ChoiceCodec("queue", "topic", "catalog"),
+    NameCodec(needed=False),
+    NameCodec(needed=False, most=limits.TOPIC_NAME_CHARS_MAX),
+    ListCodec(SHARD, limits.SHARDS_MAX),
 )
 
 
-class Entry(NamedTuple):
-    """How a kind of call and its answer stand in a frame."""
+class CallCodec(NamedTuple):
+    """Number and codecs of a kind of call and its answer."""
 
     number: int
-    form: Form
-    answer: Shape
+    form: StructCodec
+    answer: FieldCodec
 
 
-_FORMS: tuple[tuple[int, Form, Shape], ...] = (
-    (1, Form(Ask, SHARD, Whole(0, limits.LEASE_WAIT_MS_MAX), COMMANDS), ANSWERS),
-    (2, Form(Tell, SHARD, COMMANDS), _NONE),
-    (3, Form(ReadRows, SHARD, Seqs(), Whole(1, limits.LEASE_BYTES_MAX)), RowList()),
-    (4, Form(ReadBatches, SHARD, _NUMBER, _NUMBER, Optional(_NUMBER), _FLAG), Batch()),
+_FORMS: tuple[tuple[int, StructCodec, FieldCodec], ...] = (
+    (1, StructCodec(Submit, SHARD, IntCodec(0, limits.LEASE_WAIT_MS_MAX), COMMANDS), ANSWERS),
+    (2, StructCodec(Notify, SHARD, COMMANDS), _NONE),
+    (
+        3,
+        StructCodec(ReadRows, SHARD, SeqSetCodec(), IntCodec(1, limits.LEASE_BYTES_MAX)),
+        RowListCodec(),
+    ),
+    (
+        4,
+        StructCodec(ReadBatches, SHARD, _NUMBER, _NUMBER, OptionalCodec(_NUMBER), _FLAG),
+        ArrowBatchCodec(),
+    ),
     (
         5,
-        Form(Peek, SHARD, _NUMBER, Optional(_NUMBER), Whole(1, limits.PEEK_MESSAGES_MAX)),
-        RowList(),
+        StructCodec(
+            Peek, SHARD, _NUMBER, OptionalCodec(_NUMBER), IntCodec(1, limits.PEEK_MESSAGES_MAX)
+        ),
+        RowListCodec(),
     ),
-    (6, Form(ReadCells, SHARD, Choice(*CELL_KINDS)), Cells()),
-    (7, Form(FindNumber, SHARD, _NAME), _NUMBER),
-    (8, Form(FindQueue, _NAME, _NAME), Optional(QUEUE_REF)),
-    (9, Form(ListQueues, _NAME), _NAMES),
-    (10, Form(FindTopic, _NAME, _TOPIC), Optional(SHARD)),
-    (11, Form(ListTopics, _NAME), _names(_TOPIC)),
+    (6, StructCodec(ReadCells, SHARD, ChoiceCodec(*READABLE_CELL_KINDS)), CellsCodec()),
+    (7, StructCodec(FindNumber, SHARD, _NAME), _NUMBER),
+    (8, StructCodec(FindQueue, _NAME, _NAME), OptionalCodec(QUEUE_REF)),
+    (9, StructCodec(ListQueues, _NAME), _NAMES),
+    (10, StructCodec(FindTopic, _NAME, _TOPIC), OptionalCodec(SHARD)),
+    (11, StructCodec(ListTopics, _NAME), _names(_TOPIC)),
     (
         12,
-        Form(ListSubscriptions, SHARD),
-        Table(_NUMBER, Packed(SubscriptionCell), limits.SUBSCRIPTIONS_MAX),
+        StructCodec(ListSubscriptions, SHARD),
+        DictCodec(_NUMBER, PackedStructCodec(SubscriptionCell), limits.SUBSCRIPTIONS_MAX),
     ),
-    (13, Form(ReadTopic, SHARD), TOPIC_CELL),
+    (13, StructCodec(ReadTopic, SHARD), TOPIC_CELL),
     (
         14,
-        Form(Arrive, SHARD, Whole(1), Whole(1, limits.PUBLISH_MESSAGES_MAX)),
-        Table(
+        StructCodec(AwaitForwarding, SHARD, IntCodec(1), IntCodec(1, limits.PUBLISH_MESSAGES_MAX)),
+        DictCodec(
             _NAME,
-            Converted(
-                Many(FateShape(), limits.PUBLISH_MESSAGES_MAX),
+            ConvertedCodec(
+                ListCodec(ForwardOutcomeCodec(), limits.PUBLISH_MESSAGES_MAX),
                 lambda fates: fates,
                 lambda fates: list(cast("tuple[object, ...]", fates)),
             ),
             limits.SUBSCRIPTIONS_MAX,
         ),
     ),
-    (15, Form(ListTrouble, SHARD), Table(_NUMBER, FAILURE, limits.SUBSCRIPTIONS_MAX)),
-    (16, Form(ReadSpec, SHARD), SPEC),
-    (17, Form(ReadMeta, SHARD), Packed(ShardMeta)),
-    (18, Form(FindSeq, SHARD, _NUMBER), _NUMBER),
-    (19, Form(FindName, SHARD), Optional(_NAMED)),
-    (20, Form(BackUp, _LONG, _FLAG), Record(_LONG, _NUMBER, _NUMBER, _NUMBER, _NUMBER)),
-    (21, Form(Unfollow), _FLAG),
-    (22, Form(ReadHealth), _HEALTH),
-    (23, Form(Cancel, _NUMBER), _NONE),
-    (24, Form(More, _NUMBER), _NONE),
-    (25, Form(ListSpaces), _NAMES),
-    (26, Form(ReadGauges), Packed(Gauges)),
-    (27, Form(Speak, SHARD, CLAIM), _NONE),
+    (
+        15,
+        StructCodec(ListForwardErrors, SHARD),
+        DictCodec(_NUMBER, ERROR, limits.SUBSCRIPTIONS_MAX),
+    ),
+    (16, StructCodec(ReadSpec, SHARD), SPEC),
+    (17, StructCodec(ReadMeta, SHARD), PackedStructCodec(ShardMeta)),
+    (18, StructCodec(FindSeq, SHARD, _NUMBER), _NUMBER),
+    (19, StructCodec(FindName, SHARD), OptionalCodec(_NAMED)),
+    (20, StructCodec(BackUp, _LONG, _FLAG), TupleCodec(_LONG, _NUMBER, _NUMBER, _NUMBER, _NUMBER)),
+    (21, StructCodec(Unfollow), _FLAG),
+    (22, StructCodec(ReadHealth), _HEALTH),
+    (23, StructCodec(Cancel, _NUMBER), _NONE),
+    (24, StructCodec(BatchTaken, _NUMBER), _NONE),
+    (25, StructCodec(ListSpaces), _NAMES),
+    (26, StructCodec(ReadGauges), PackedStructCodec(Gauges)),
+    (27, StructCodec(Heartbeat, SHARD, CLAIM), _NONE),
     (
         28,
-        Form(ReadLeased, SHARD, Seqs(), Whole(1, limits.LEASE_BYTES_MAX), PROOF, HISTORY),
-        RowList(),
+        StructCodec(
+            ReadLeased, SHARD, SeqSetCodec(), IntCodec(1, limits.LEASE_BYTES_MAX), PROOF, HISTORY
+        ),
+        RowListCodec(),
     ),
-    (29, Form(ReadBackup), Record(_NUMBER, _NUMBER)),
+    (29, StructCodec(ReadBackup), TupleCodec(_NUMBER, _NUMBER)),
     (
         30,
-        Form(Repair, Many(SHARD, limits.SHARDS_MAX, least=1), _LONG, _FLAG),
-        Record(_NUMBER, _NUMBER, _NUMBER, _FLAG),
+        StructCodec(Repair, ListCodec(SHARD, limits.SHARDS_MAX, least=1), _LONG, _FLAG),
+        TupleCodec(_NUMBER, _NUMBER, _NUMBER, _FLAG),
     ),
 )
-CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
-BY_NUMBER = {entry.number: entry for entry in CALLS.values()}
+CALLS = {form.kind: CallCodec(number, form, answer) for number, form, answer in _FORMS}
+CALLS_BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

@@ -1,10 +1,10 @@
-"""Frames: how calls and answers are cut out of a stream of bytes, without I/O.
+"""Frames: the unit of calls and answers on a stream of bytes. No I/O.
 
     bytes of the head (4) | bytes of the blobs (4) | head, padded to 8 | blobs
 
-Rule 1: both lengths are judged before anything is kept for them.
-Rule 2: after an error nothing more of the stream is read: where the next frame begins is unknown.
-Rule 3: each byte of the blobs is read once, so that a frame holds no more than it has bytes.
+Rule 1: both lengths are checked before memory is allocated for them.
+Rule 2: after an error the rest of the stream is not read: the start of the next frame is unknown.
+Rule 3: each byte of the blobs is read once, so that a frame never yields more than its size.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ _ZEROS = bytes(8)
 
 
 class Frame(NamedTuple):
-    """What was sent at once."""
+    """A received frame: its head and its blobs."""
 
     head: Buffer
-    blobs: Pieces
-    """Over bytes that nobody else has, at a multiple of 8."""
+    blobs: BlobReader
+    """Reader over memory that nobody else uses, aligned to 8 bytes."""
 
 
-class Pieces:
-    """The blobs of a frame, as its calls or answers read them: in their order, each byte once."""
+class BlobReader:
+    """Reads the blobs of a frame in order, each byte at most once."""
 
     __slots__ = ("_data", "_end")
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._end = 0
-        """Where the last piece ends that was read."""
+        """End of the blob that was read last."""
 
     def take(self, begin: int, size: int) -> memoryview | None:
-        """Return the piece at `begin`, or None where it is out of place or was read before."""
+        """Return the blob at `begin`, or None if it is out of order, out of bounds or was read
+        before."""
         if begin & 7 or size < 0 or not self._end <= begin <= begin + size <= len(self._data):
             return None
         self._end = begin + size
         return self._data[begin : self._end]
 
 
-class Splitter:
-    """Cuts frames out of the bytes of one connection."""
+class FrameReader:
+    """Splits the byte stream of one connection into frames."""
 
     def __init__(
         self,
@@ -59,8 +60,11 @@ class Splitter:
         frames_max: int | None = None,
         heads_bytes_max: int | None = None,
     ) -> None:
-        """Bound the frames that one `feed` returns, too, and their heads together: each frame is
-        an object, though it may have no calls."""
+        """Set bounds for the lengths of heads and blobs, and optionally for each call of `feed`.
+
+        `frames_max` and `heads_bytes_max` bound the frames that one `feed` returns, and the sum of
+        their heads: each frame costs an object, even without calls.
+        """
         self._frames_max = frames_max
         self._heads_bytes_max = heads_bytes_max
         self._is_bounded = frames_max is not None or heads_bytes_max is not None
@@ -69,20 +73,20 @@ class Splitter:
         self._parts: list[Buffer] = []
         self._held = 0
         self._wanted = _LENGTHS.size
-        """So many bytes are needed before it is worth looking."""
+        """Number of bytes before which no frame can be complete."""
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing of a next frame has come."""
+        """True if no byte of a next frame was received."""
         return not self._held
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """Take bytes in; returns the frames that are whole now.
+        """Add received bytes; return the frames that are complete now.
 
-        Of a view, which is of bytes that nobody else has, nothing is copied if it is whole frames.
+        If the buffer is a view that nobody else uses, complete frames are not copied.
 
         Raises:
-            TooLarge: a length beyond its bound, or too many frames.
+            TooLarge: a length exceeds its bound, or there are too many frames.
         """
         if self._held + len(data) < self._wanted:
             if data:
@@ -107,8 +111,8 @@ class Splitter:
             if self._is_bounded:
                 heads += head
                 self._check(len(frames), heads)
-            # The blobs get bytes of their own: rows are kept for longer than what came with them.
-            own = Pieces(memoryview(data[blobs_at:end])) if blobs else NO_BLOBS
+            # Blobs get their own memory: rows are retained longer than the rest of the buffer.
+            own = BlobReader(memoryview(data[blobs_at:end])) if blobs else NO_BLOBS
             frames.append(Frame(data[begin : begin + head], own))
             at = end
         self._held = size - at
@@ -117,40 +121,40 @@ class Splitter:
         return frames
 
     def _check(self, frames: int, heads: int) -> None:
-        """Check how many frames were cut out before, and the bytes of all heads."""
-        for size, limit, what in (
+        """Check the bounds, given the number of earlier frames and the sum of all heads."""
+        for size, limit, unit in (
             (frames + 1, self._frames_max, "frames"),
             (heads, self._heads_bytes_max, "bytes of heads"),
         ):
             if limit is not None and size > limit:
                 raise TooLarge(
-                    f"there are {size} {what}, up to {limit} are allowed; ask for less at once",
+                    f"there are {size} {unit}, up to {limit} are allowed; ask for less at once",
                     field="body",
                     limit=limit,
                 )
 
     def _lengths(self, data: Buffer, at: int) -> tuple[int, int]:
         head, blobs = _LENGTHS.unpack_from(data, at)
-        for size, most, what in (
+        for size, limit, part in (
             (head, self._head_bytes_max, "head"),
             (blobs, self._blob_bytes_max, "blobs"),
         ):
-            if size > most:
+            if size > limit:
                 raise TooLarge(
-                    f"the {what} of a frame has {size} bytes, up to {most} are allowed; ask for "
+                    f"the {part} of a frame has {size} bytes, up to {limit} are allowed; ask for "
                     "less at once",
                     field="frame",
-                    limit=most,
+                    limit=limit,
                 )
         return head, blobs
 
 
-NO_BLOBS = Pieces(memoryview(b""))
-"""The blobs of a frame that has none."""
+NO_BLOBS = BlobReader(memoryview(b""))
+"""The reader of a frame without blobs."""
 
 
-def frame(head: bytes, blobs: Blobs | None = None) -> list[Buffer]:
-    """A frame as buffers to be written one after the other."""
+def encode_frame(head: bytes, blobs: BlobWriter | None = None) -> list[Buffer]:
+    """Encode a frame as buffers, to be written one after the other."""
     size = blobs.size if blobs is not None else 0
     out: list[Buffer] = [b"".join((_LENGTHS.pack(len(head), size), head, _ZEROS[: -len(head) & 7]))]
     if blobs is not None:
@@ -162,8 +166,8 @@ def _padded(length: int) -> int:
     return (length + 7) & ~7
 
 
-class Blobs:
-    """What is sent beside the calls of a frame: each piece begins at a multiple of 8."""
+class BlobWriter:
+    """Collects the blobs that follow the head of a frame, each aligned to 8 bytes."""
 
     __slots__ = ("buffers", "inline", "size")
 
@@ -171,17 +175,17 @@ class Blobs:
         self.buffers: list[Buffer] = []
         self.size = 0
         self.inline = 0
-        """Bytes of messages that stand in the head instead."""
+        """Bytes of messages that are in the head instead."""
 
     def takes_inline(self, size: int) -> bool:
-        """Whether a message of so many bytes may stand in the head."""
+        """Return True if a message of `size` bytes may be put in the head, and count it."""
         if size > limits.WIRE_INLINE_BYTES_MAX or self.inline > limits.WIRE_BURST_BYTES:
             return False
         self.inline += size
         return True
 
     def add(self, buffers: Sequence[Buffer], size: int) -> list[int]:
-        """Where these buffers begin, and how many bytes they have."""
+        """Add a blob; return its offset and its size in bytes."""
         place = [self.size, size]
         self.buffers += buffers
         self.size += size

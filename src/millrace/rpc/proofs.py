@@ -1,4 +1,4 @@
-"""Whether leases and sessions that another process names were handed out."""
+"""Proofs of leases and sessions for other processes: issued in answers, verified in commands."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from typing import Protocol, TypeVar, cast
 
 import msgspec
 
-from millrace.core.across_commands import LeasedAcross
-from millrace.core.answers import Leased, Outcome, Published
+from millrace.core.answers import (
+    Leased,
+    Outcome,
+    PublishResult,
+    ShardLeases,
+)
 from millrace.core.commands import (
+    ApplyTransaction,
     Command,
     Discard,
     Extend,
-    Lease,
+    LeaseMessages,
     Part,
     Publish,
     Release,
+    Replace,
     Settle,
-    Transaction,
 )
-from millrace.core.leased_commands import Replace
+from millrace.core.format.receipt import Proved
 from millrace.core.model import LeaseId, ShardId
-from millrace.core.receipt import Proved
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
-    Delivered,
     GrantCredit,
     Receive,
+    ReceiveResult,
     ResumeSession,
     SessionRef,
     SuspectSession,
@@ -39,20 +43,20 @@ from millrace.errors import Forged
 T = TypeVar("T")
 
 
-class Prove(Protocol):
-    """Makes the proof of a lease call or session."""
+class ProofFunction(Protocol):
+    """Computes the proof of a lease call or session."""
 
     def __call__(self, shard: int, history: bytes, number: int, *, session: bool) -> bytes: ...
 
 
-def judged(prove: Prove, shard: ShardId, command: Command) -> Command:
-    """The command with plain numbers, if what it names was handed out.
+def check_proofs(prove: ProofFunction, shard: ShardId, command: Command) -> Command:
+    """Verify the proofs in a command and replace them by plain numbers.
 
     Raises:
-        Forged: it was not.
+        Forged: a lease or session was not issued here.
     """
     kind = type(command)
-    if kind is Publish or kind is Lease:
+    if kind is Publish or kind is LeaseMessages:
         return command
     match command:
         case Settle(lease=lease, seqs=seqs, history=history):
@@ -68,24 +72,28 @@ def judged(prove: Prove, shard: ShardId, command: Command) -> Command:
             number = _number(prove, shard, claim.session, claim.history, session=True)
             plain = Claim(number, claim.history, claim.number, claim.epoch)
             return msgspec.structs.replace(command, claim=plain)
-        case Transaction(parts=parts):
-            return Transaction(tuple(_parts(prove, parts)))
+        case ApplyTransaction(parts=parts):
+            return ApplyTransaction(tuple(_parts(prove, parts)))
         case _:
             return command
 
 
-def _parts(prove: Prove, parts: Iterable[tuple[ShardId, Part]]) -> Iterable[tuple[ShardId, Part]]:
+def _parts(
+    prove: ProofFunction, parts: Iterable[tuple[ShardId, Part]]
+) -> Iterable[tuple[ShardId, Part]]:
     for at, part in parts:
-        found = judged(prove, at, part)
-        assert type(found) is type(part)
-        yield at, found
+        checked = check_proofs(prove, at, part)
+        assert type(checked) is type(part)
+        yield at, checked
 
 
-def _lease(prove: Prove, shard: ShardId, lease: LeaseId, history: bytes) -> LeaseId:
+def _lease(prove: ProofFunction, shard: ShardId, lease: LeaseId, history: bytes) -> LeaseId:
     return LeaseId(_number(prove, shard, lease, history, session=False))
 
 
-def _number(prove: Prove, shard: ShardId, number: int, history: bytes, *, session: bool) -> int:
+def _number(
+    prove: ProofFunction, shard: ShardId, number: int, history: bytes, *, session: bool
+) -> int:
     if isinstance(number, Proved):
         plain = int(number)
         proof = prove(shard, history, plain, session=session)
@@ -94,33 +102,33 @@ def _number(prove: Prove, shard: ShardId, number: int, history: bytes, *, sessio
     raise Forged("this lease was not made here, or was changed", field="lease")
 
 
-class Proving(Protocol):
-    """Proves what it has handed out itself."""
+class ProofIssuer(Protocol):
+    """Issues the proofs of leases and sessions."""
 
     def proved(
         self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
     ) -> Proved: ...
 
 
-def with_proofs(engine: Proving, shard: ShardId, answer: object) -> object:
-    """The answer, with the proofs of all leases and sessions in it."""
+def add_proofs(engine: ProofIssuer, shard: ShardId, answer: object) -> object:
+    """Return an answer with proofs of all leases and sessions in it."""
     kind = type(answer)
-    if kind is Published or kind is Outcome:
+    if kind is PublishResult or kind is Outcome:
         return answer
     match answer:
         case Leased(lease, seqs, deadline_ms, counts, turns, firsts=firsts) if lease:
             proof = cast("LeaseId", engine.proved(shard, lease))
             return Leased(proof, seqs, deadline_ms, counts, turns, firsts=firsts)
-        case LeasedAcross(parts=parts):
-            return LeasedAcross(
-                tuple((at, _leased(with_proofs(engine, at, part))) for at, part in parts)
+        case ShardLeases(parts=parts):
+            return ShardLeases(
+                tuple((at, _leased(add_proofs(engine, at, part))) for at, part in parts)
             )
-        case Delivered(deliveries=deliveries):
+        case ReceiveResult(deliveries=deliveries):
             proved = tuple(
-                msgspec.structs.replace(one, lease=engine.proved(shard, one.lease))
-                for one in deliveries
+                msgspec.structs.replace(delivery, lease=engine.proved(shard, delivery.lease))
+                for delivery in deliveries
             )
-            return Delivered(proved, answer.next)
+            return ReceiveResult(proved, answer.next)
         case SessionRef(claim=claim):
             session = engine.proved(shard, claim.session, claim.history, session=True)
             proved_claim = Claim(session, claim.history, claim.number, claim.epoch)

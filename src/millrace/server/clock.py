@@ -1,4 +1,4 @@
-"""The time, as servers have it."""
+"""The server's clock."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from time import time_ns
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, by the clock of the machine."""
+    """Return milliseconds since 1970 by the clock of the machine."""
     return time_ns() // 1_000_000

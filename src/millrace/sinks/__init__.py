@@ -1,1 +1,1 @@
-"""Places that the rows of queues are carried to, exactly once."""
+"""Sinks: stores to which rows of queues are written exactly once."""

@@ -1,17 +1,21 @@
-"""What a sink promises.
+"""The contract of sinks.
 
-A sink is told of rows in two steps, so that many may bring them and one makes them count. `stage`
-runs wherever the rows are, in many processes at once, perhaps twice for the same rows, and what it
-wrote counts for nothing until `commit`, which runs in one place and makes all of a span count
-together with its boundary. `millrace.testing.check_sink` holds every sink to this.
+A sink writes in two phases, so that many processes write and one commits. `stage` runs wherever the
+rows are, in many processes concurrently, perhaps twice for the same rows, and its writes have no
+effect until `commit`, which runs in one process and applies all rows of a span together with its
+boundary. `millrace.testing.check_sink` tests every sink against this contract.
 
-Rule 1: after `commit` has returned, the rows and the boundary are both there, for good. If it was
-cut off, `open` tells whether they are: never the one without the other, or, where the place knows
-no transactions, with rows whose repetition is harmless.
+Rule 1: after `commit` has returned, rows and boundary are both durable. If it was interrupted,
+`open` shows the result: never one without the other, or, if the store has no transactions, with
+rows whose repetition is idempotent.
+
 Rule 2: a span that was applied is never applied again (`goes_on`).
-Rule 3: who was overtaken changes nothing. `open` takes the sink over: it raises the fence, and
-whoever opened it before is refused from then on (`Stale`).
-Rule 4: nothing is read into memory whole: batches come one by one.
+
+Rule 3: a fenced run changes nothing. `open` takes the sink over: it raises the fence, and runs that
+opened it earlier are refused from then on (`Stale`).
+
+Rule 4: rows are streamed in batches and never held in memory as a whole.
+
 Rule 5: a sink with a key takes no row whose key is null (`null_key.py`), put or delete.
 """
 
@@ -27,26 +31,28 @@ from millrace.errors import Stale
 from millrace.sinks.boundary import Boundary, Span
 
 OP = "op"
-"""The column that says what a row does: `put`, or `delete`. Without it, every row is a put."""
+"""The column with the operation of a row: `put`, or `delete`. Without it, every row is a put."""
 
 PUT, DELETE = "put", "delete"
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A sink in the hands of one run."""
+    """A sink opened by one run: its flow, fence and boundary."""
 
     flow: str
-    """Whose: "pipeline/sink". Several flows may share a table; each has its own boundary."""
+    """Name of the flow: "pipeline/sink". Several flows may share a table; each has its own
+    boundary.
+    """
     fence: int
-    """Rises each time that somebody opens the flow; 0: the sink keeps nothing, and knows none."""
+    """Rises with each opening of the flow; 0: the sink stores nothing and has no fence."""
     boundary: Boundary | None
-    """What is in the sink; None: nothing came yet."""
+    """The boundary up to which the sink has rows; None: it has none."""
     state: str = ""
-    """What the sink itself wants to remember until the next commit, such as a table's version."""
+    """State that the sink itself keeps until the next commit, such as a table's version."""
 
 
 def overtaken(held: Held) -> Stale:
-    """The error for a run that somebody else has taken the flow over from."""
+    """Return the error for a run whose flow was opened by another run."""
     return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
 
 
@@ -56,25 +62,26 @@ class Task(msgspec.Struct, frozen=True):
     held: Held
     span: Span
     part: str
-    """Names the attempt: no two calls of `stage` ever have the same."""
+    """Unique name of the attempt: no two calls of `stage` have the same."""
 
 
 class Sink(Protocol):
-    """Where rows are carried to. It is pickled to those who stage; it holds no connection then."""
+    """A destination of rows. It is pickled to the processes that stage, without its connections."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that name what a row replaces, or deletes; empty: rows are only added."""
+        """The columns that identify the row to replace or delete; empty: rows are only appended."""
         ...
 
     @property
     def lanes(self) -> int:
-        """Rows of the same lane (`lane.py`) must come to one call of `stage`; 0: it does not
-        matter."""
+        """Number of lanes: rows of the same lane (`lane.py`) must be passed to one call of `stage`;
+        0: any distribution is allowed.
+        """
         ...
 
     def check(self, schema: pa.Schema) -> None:
-        """See that rows like these can be taken; nothing is written.
+        """Check that rows of this schema can be stored; nothing is written.
 
         Raises:
             Refused: a column is missing, or of a type that cannot be stored.
@@ -82,40 +89,40 @@ class Sink(Protocol):
         ...
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
-        """Take the flow over, making what is missing: a table, an index.
+        """Take the flow over, and create the table or index if it is missing.
 
         Raises:
-            Retry: nobody answers there.
+            Retry: the server does not respond.
         """
         ...
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Write rows that do not count yet; returns what `commit` has to know of them, which is
-        little, however many they are.
+        """Write rows without effect until the commit; return the token that `commit` needs, which
+        is small for any number of rows.
 
         Raises:
             Refused: the sink has a key, and that of a row is null.
-            Stale: somebody else has opened the flow since.
-            Retry: nobody answers there; the same rows may be staged again, as another part.
+            Stale: the flow was opened again by another run.
+            Retry: the server does not respond; the same rows may be staged again, as another part.
         """
         ...
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
-        """Make what was staged count, with the boundary; a repeat changes nothing.
+        """Apply the staged rows together with the boundary; a repeated call changes nothing.
 
         Raises:
-            Stale: somebody else has opened the flow since, or the span does not go on where the
-                sink stands.
-            Retry: nobody answers there; whether it was done is told by `open`.
+            Stale: the flow was opened again by another run, or the span does not follow the sink's
+                boundary.
+            Retry: the server does not respond; `open` shows if the commit was done.
         """
         ...
 
     def clean(self, held: Held) -> None:
-        """Drop what was staged by runs that were cut off, where it is old enough."""
+        """Remove staged data of interrupted runs, if it is old enough."""
         ...
 
     def close(self) -> None:
-        """Let connections go."""
+        """Close the connections of the sink."""
         ...
 
 
@@ -123,26 +130,27 @@ class Readable(Protocol):
     """A sink whose rows can be read back: `verify` compares them with the queue."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What is in it, in no order; a column that it has not is null."""
+        """Yield the rows of the sink, in any order; a column that it does not have is null."""
         ...
 
 
 class Choosy(Protocol):
-    """A readable sink that does not give back all that it is brought."""
+    """A readable sink that returns only some of the columns it was given."""
 
     def kept(self, columns: Sequence[str]) -> Sequence[str]:
-        """Those of these columns that `rows` gives back as they came."""
+        """Return the columns that `rows` returns unchanged."""
         ...
 
 
 class Asked(Protocol):
-    """A sink that can be asked how far it is by those who do not run it."""
+    """A sink that reports its boundary without being opened."""
 
     def stands(self, flow: str) -> Boundary | None:
-        """What is in it of a flow, which is not taken over; None: nothing, or there is no place.
+        """Return the boundary of a flow without taking it over; None: the flow or the table does
+        not exist.
 
         Raises:
-            Retry: nobody answers there.
+            Retry: the server does not respond.
         """
         ...
 
@@ -151,11 +159,11 @@ class Filed(Protocol):
     """A sink that is a table of Parquet files."""
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
-        """The files that hold its rows now, and the columns of the table, for those who read them
-        themselves; a file may lack columns that were added after it.
+        """Return the files that hold its rows now, and the columns of the table, for direct
+        readers; a file may lack columns that were added after it.
 
         Raises:
-            NotFound: there is no such table.
-            Invalid: its rows are more than what stands in its files.
+            NotFound: the table does not exist.
+            Invalid: its rows cannot be read from its files alone.
         """
         ...

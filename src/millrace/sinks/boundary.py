@@ -1,10 +1,13 @@
-"""How far queues were read: what a sink stores beside the rows, and how it judges what comes next.
+"""Boundaries and spans: the progress that a sink stores with its rows, and the test for repeated
+spans.
 
 Rule 1: a boundary is a place in every shard of every source, and is compared place by place.
-Rule 2: rows are carried by spans, (after, upto]. One that ends at or before what is stored is a
-repeat; one that begins there goes on; any other one overlaps, or leaves something out, and is
-refused. An end alone would not do: after a lost checkpoint other spans may come.
-Rule 3: a boundary of a queue that was deleted and made anew says nothing about the new one.
+
+Rule 2: rows are carried by spans, (after, upto]. A span that ends at or before the stored boundary
+is a repeat; one that begins at it is applied; any other one overlaps or leaves a gap, and is
+refused. The end alone would not suffice: after a lost checkpoint, spans may be cut differently.
+
+Rule 3: a boundary of a queue that was deleted and created again does not apply to the new one.
 """
 
 from __future__ import annotations
@@ -18,42 +21,42 @@ from millrace.errors import Invalid, Refused, Stale
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one queue was read."""
+    """The position up to which one queue was read."""
 
     space: str
     queue: str
     shards: tuple[int, ...]
-    """Their ids, which no other queue ever has: one that was made anew has others."""
+    """The ids of its shards, which are never reused: a queue that was created again has others."""
     history: str
-    """In hex. A restored copy has another one, and may hold other rows under the same seqs."""
+    """In hex. A restored copy has a different one, and may have other rows under the same seqs."""
     seqs: tuple[int, ...]
-    """In each shard, the last seq that was read."""
+    """The last seq that was read, for each shard."""
 
     def is_of(self, other: Place) -> bool:
-        """Whether both are places in the same queue."""
+        """Return True if both are places in the same queue."""
         return (self.space, self.queue, self.shards) == (other.space, other.queue, other.shards)
 
 
 class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far all sources were read; at least one."""
+    """The position up to which all sources were read; it has at least one place."""
 
     places: tuple[Place, ...]
 
     @property
     def number(self) -> int:
-        """Rises with every boundary after this one: a version for rows and tables."""
+        """A number that rises with every later boundary: a version for rows and tables."""
         return sum(sum(place.seqs) for place in self.places)
 
     def text(self) -> str:
-        """As JSON, to be stored."""
+        """Return the boundary as JSON, to be stored."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def of_text(cls, text: str | bytes) -> Boundary:
-        """What `text` gave.
+        """Parse the text that `text` returned.
 
         Raises:
-            Invalid: it is no boundary.
+            Invalid: it is not a boundary.
         """
         try:
             return _decoder.decode(text)
@@ -63,7 +66,7 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from None
 
     def covers(self, other: Boundary) -> bool:
-        """Whether everything up to `other` was read here, too.
+        """Return True if everything up to `other` was read here, too.
 
         Raises:
             Refused: they are boundaries of different queues.
@@ -75,14 +78,14 @@ _decoder = json_decoder(Boundary)
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The rows after one boundary, up to and with another."""
+    """The rows after one boundary, up to and including another."""
 
     after: Boundary
     upto: Boundary
 
 
 def begins(boundary: Boundary) -> Boundary:
-    """The boundary of the same queues before their first rows."""
+    """Return the boundary of the same queues before their first rows."""
     places = (
         msgspec.structs.replace(place, seqs=(0,) * len(place.seqs)) for place in boundary.places
     )
@@ -90,10 +93,11 @@ def begins(boundary: Boundary) -> Boundary:
 
 
 def goes_on(stored: Boundary | None, span: Span) -> bool:
-    """Whether a span is to be applied to a sink that stands at `stored`; False: it was, already.
+    """Return True if a span is to be applied to a sink at `stored`, False if it was applied
+    already.
 
     Raises:
-        Stale: it overlaps what was applied, or leaves something out.
+        Stale: it overlaps applied spans, or leaves a gap.
         Refused: the sink holds rows of other queues.
     """
     if stored is None:
@@ -110,7 +114,7 @@ def goes_on(stored: Boundary | None, span: Span) -> bool:
 
 
 def _pairs(one: Boundary, other: Boundary) -> Sequence[tuple[int, int]]:
-    """The seqs of both, shard by shard."""
+    """Pair the seqs of both boundaries, shard by shard."""
     found: list[tuple[int, int]] = []
     if len(one.places) != len(other.places):
         raise Refused(

@@ -1,8 +1,11 @@
-"""Which columns a table of files has, and how rows are made to fit.
+"""Columns of tables of files, and the conversion of rows to them.
 
-Rule 1: what a lake cannot hold is refused with the column's name, before anything is written.
-Rule 2: a value is never changed: where a column is narrower, a value that does not fit is refused.
-Rule 3: every column of a table that we make may be null, so that it can be left out one day.
+Rule 1: a type that a lake cannot store is refused with the column's name, before anything is
+written.
+
+Rule 2: a value is never changed: if a column is narrower, a value that does not fit is refused.
+
+Rule 3: every column of a table that Millrace creates is nullable, so that it can be left out later.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 
 _WIDER: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
@@ -30,7 +33,7 @@ _WIDER: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
     (pt.is_fixed_size_binary, pa.binary()),
     (pt.is_date64, pa.date32()),
 )
-"""Types that lakes have under another name."""
+"""Types that lakes store as another type."""
 
 _PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
     pt.is_boolean,
@@ -46,10 +49,10 @@ _PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def stored(schema: pa.Schema, lake: str) -> pa.Schema:
-    """The columns that a new table of such rows has.
+    """Return the columns of a new table for rows of this schema.
 
     Raises:
-        Invalid: a column cannot be held; `field` names it.
+        Invalid: a column cannot be stored; `field` names it.
     """
     seen: dict[str, str] = {}
     for name in schema.names:
@@ -96,10 +99,10 @@ def _stored(kind: pa.DataType, name: str, lake: str) -> pa.DataType:
 def added(
     table: pa.Schema, rows: pa.Schema, lake: str, *, evolve: bool
 ) -> list[pa.Field[pa.DataType]]:
-    """The columns that a table lacks for such rows.
+    """Return the columns of the rows that the table lacks.
 
     Raises:
-        Invalid: they do not fit, or may not be added.
+        Invalid: the rows do not fit, or columns may not be added.
     """
     wanted = stored(rows, lake)
     missing: list[pa.Field[pa.DataType]] = []
@@ -138,7 +141,9 @@ def _fits(raw: pa.DataType, wanted: pa.DataType, there: pa.DataType) -> bool:
 
 
 def _plainly(kind: pa.DataType) -> str:
-    """A type without the names and nullness of what lies in it, which differ between lakes."""
+    """Describe a type without the names and nullability of its nested fields, which differ between
+    lakes.
+    """
     if isinstance(kind, pa.ListType | pa.LargeListType):
         return f"list<{_plainly(kind.value_type)}>"
     if isinstance(kind, pa.MapType):
@@ -152,7 +157,7 @@ def _plainly(kind: pa.DataType) -> str:
 
 
 def asked(table: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Some columns of a table; one that it has not is of no type, and null."""
+    """Return some columns of a table; one that it does not have gets the null type."""
     found = (
         table.field(name) if name in table.names else pa.field(name, pa.null()) for name in columns
     )
@@ -160,7 +165,7 @@ def asked(table: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def fitted(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in the columns of a table; those that they lack are null.
+    """Convert rows to the columns of a table; missing columns are null.
 
     Raises:
         Invalid: a value does not fit.

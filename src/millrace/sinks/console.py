@@ -1,7 +1,7 @@
-"""Rows on the terminal, to look at.
+"""A sink that prints rows on the terminal.
 
-It keeps nothing, so it knows no boundary: every run shows what is there from the beginning. Those
-who stage send the first rows of their part along; the commit prints.
+It stores nothing, so that it has no boundary: every run prints all rows from the beginning. Each
+part carries its first rows to the commit, which prints them.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class _Staged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The standard output of the process that commits."""
+    """Prints rows to the standard output of the process that commits."""
 
     rows: Annotated[int, msgspec.Meta(ge=1, le=limits.CONSOLE_ROWS_MAX)] = limits.CONSOLE_ROWS
-    """Rows of each span that are shown; the others are counted."""
+    """Number of rows of each span that are printed; the others are counted."""
     form: Literal["lines", "table"] = "lines"
     width: Annotated[int, msgspec.Meta(ge=1, le=limits.CONSOLE_WIDTH_MAX)] = limits.CONSOLE_WIDTH
-    """Characters of a value that are shown."""
+    """Number of characters of a value that are printed."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Rows are only added: deletes are shown as such."""
+        """Rows are only appended: deletes are printed as such."""
         return ()
 
     @property
     def lanes(self) -> int:
-        """It does not matter."""
+        """See `Sink.lanes`; any distribution is allowed."""
         return 0
 
     def check(self, schema: pa.Schema) -> None:
-        """Whatever can be carried can be shown."""
+        """Accept every schema, since every type can be printed."""
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
         """See `Sink.open`; it never has a boundary."""
@@ -65,7 +65,7 @@ class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.json.encode(_Staged(rows, names, tuple(lines)))
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
-        """Print; a span that this run has printed is not printed again."""
+        """Print the rows, unless this run has printed the span already."""
         if goes_on(held.boundary, span):
             parts = [decode_json(one, _Staged) for one in staged]
             for line in self._lines(parts):
@@ -74,10 +74,10 @@ class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(held, boundary=span.upto)
 
     def clean(self, held: Held) -> None:
-        """Nothing is left behind."""
+        """Do nothing, since nothing is staged."""
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing, since the sink has no connection."""
 
     def _lines(self, parts: Sequence[_Staged]) -> Iterator[str]:
         names = next((part.names for part in parts if part.lines), ())
@@ -98,7 +98,7 @@ class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             yield f"… and {more:,} more rows"
 
     def _text(self, value: object) -> str:
-        # Control characters would move the cursor of whoever looks on.
+        # Control characters in values could manipulate the terminal.
         text = "".join(
             letter if letter.isprintable() else letter.encode("unicode_escape").decode()
             for letter in to_text(value)[: self.width + 1]

@@ -1,12 +1,13 @@
-"""A Delta table: rows are added, or replaced and deleted by key.
+"""A sink for Delta tables: rows are appended, or replaced and deleted by key.
 
-`stage` writes Parquet files into the table's folder, which no reader sees before `commit` names
-them in the table's log, in one commit with the boundary and the fence (`delta_log.py`).
+`stage` writes Parquet files into the table's folder, which no reader sees before `commit` adds them
+to the table's log, in one commit with the boundary and the fence (`delta_log.py`).
 
-Rule 1: what is committed was judged by what the table said when it was read, and fails if anybody
-has committed since; then it is judged again.
-Rule 2: where rows are replaced, a lane that somebody else has changed since it was staged is not
-committed: it has to be staged again.
+Rule 1: a commit is checked against the version of the table that was read, and fails if another
+commit was made since; then it is checked again.
+
+Rule 2: with upserts, a lane that another writer has changed since it was staged is not committed:
+it has to be staged again.
 """
 
 from __future__ import annotations
@@ -37,23 +38,30 @@ from millrace.sinks.delta_log import (
     write_commit,
 )
 from millrace.sinks.lake import FlowState, Lake, answers, is_next, names_of, no_table
-from millrace.sinks.parts import PartWriter, Staged, drop_packed, pack, read_part, unpack
+from millrace.sinks.parts import (
+    PartWriter,
+    StagedFiles,
+    drop_packed,
+    pack,
+    read_part,
+    unpack,
+)
 from millrace.sinks.rewrite import Files, lay_out, stage_lanes, still_so
 
 LAKE = "Delta"
 
 _MADE = {"delta.checkpointInterval": str(limits.LAKE_CHECKPOINT_COMMITS)}
-"""Properties of tables that we make: small commits, many of them."""
+"""Properties of tables that Millrace creates, for many small commits."""
 
 _FEATURES = {"appendOnly", "changeDataFeed", "invariants", "timestampNtz"}
-"""What a table that others made may ask of its writers."""
+"""Table features of other writers that this sink supports."""
 
 
 class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows in a Delta table, by the `deltalake` library."""
+    """A Delta table, written with the `deltalake` library."""
 
     def check(self, schema: pa.Schema) -> None:
-        """See that rows like these can be stored, in the table that is there if there is one."""
+        """Check that rows of this schema can be stored, in the existing table if there is one."""
         self.check_rows(schema, LAKE)
         with answers(self.path, DeltaError):
             table = self._find()
@@ -62,7 +70,9 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 added(_schema_of(table), self.columns(schema), LAKE, evolve=self.evolve)
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
-        """Take the flow over; the table is made, given columns, and laid out by key, if need be."""
+        """Take the flow over; the table is created, extended by columns, and partitioned into lanes
+        as needed.
+        """
         self.check_rows(schema, LAKE)
         with answers(self.path, DeltaError):
             for _ in range(limits.LAKE_COMMIT_TRIES):
@@ -88,7 +98,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Held(flow, state.fence, state.boundary)
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Write files that the table does not name yet."""
+        """Write files that the table does not refer to yet."""
         with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
             if self.key:
@@ -99,11 +109,11 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 with PartWriter(self.root, "", schema, describe=stats_of) as writer:
                     for batch in fitted(batches, schema):
                         writer.write(batch)
-                    staged = Staged(tuple(writer.close()))
+                    staged = StagedFiles(tuple(writer.close()))
             return pack(self.root, staged)
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
-        """Name the files in the table's log, with the boundary."""
+        """Add the files to the table's log, together with the boundary."""
         with answers(self.path, DeltaError):
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 table = DeltaTable(self.root)
@@ -126,9 +136,9 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise self.busy()
 
     def clean(self, held: Held) -> None:
-        """Join small files, and delete those that nothing names, once they are old enough.
+        """Compact small files, and delete unreferenced files that are old enough.
 
-        How old is the table's own `delta.deletedFileRetentionDuration`, a week by default.
+        The age is the table's own `delta.deletedFileRetentionDuration`, a week by default.
         """
         with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
@@ -141,10 +151,10 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             drop_packed(self.root, time.time())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no connection is kept."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What is in the table now; columns that it has not are null."""
+        """Yield the rows of the table; missing columns are null."""
         with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
             wanted = asked(_schema_of(table), columns)
@@ -158,7 +168,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return None if table is None else read_flow(table, flow).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
-        """The files that the table names now, and its columns."""
+        """Return the present files and columns of the table."""
         with answers(self.path, DeltaError):
             table = self._find()
             if table is None:
@@ -181,10 +191,10 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
     def _check_table(self, table: DeltaTable) -> None:
-        """See that we may write to a table that others made.
+        """Check that this sink can write to a table that another program created.
 
         Raises:
-            Invalid: it asks for more than we do.
+            Invalid: it requires unsupported features.
         """
         metadata, protocol = table.metadata(), table.protocol()
         asked = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES
@@ -218,7 +228,9 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Files.of(self.root, self.layout, _sizes(table))
 
     def _laid_out(self, table: DeltaTable) -> DeltaTable:
-        """The table when every file is of a lane; what others wrote is laid out anew."""
+        """Return the table after moving rows that other writers added into the files of their
+        lanes.
+        """
         for _ in range(limits.LAKE_COMMIT_TRIES):
             files = self._files(table)
             if not files.strangers:
@@ -230,12 +242,12 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise self.busy()
 
     def _actions(
-        self, table: DeltaTable, staged: Sequence[Staged]
+        self, table: DeltaTable, staged: Sequence[StagedFiles]
     ) -> list[AddAction | RemoveAction]:
-        """What a commit of all that was staged says.
+        """Return the actions of a commit of everything that was staged.
 
         Raises:
-            Retry: somebody else has changed what was rewritten.
+            Retry: another writer has changed files that were rewritten.
         """
         files = self._files(table) if self.key else None
         if files is not None and not still_so(staged, files):
@@ -248,7 +260,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _actions_of(
-    staged: Staged, files: Files | None, *, is_change: bool
+    staged: StagedFiles, files: Files | None, *, is_change: bool
 ) -> list[AddAction | RemoveAction]:
     now_ms = time.time_ns() // 1_000_000
     found: list[AddAction | RemoveAction] = [
@@ -267,7 +279,7 @@ def _schema_of(table: DeltaTable) -> pa.Schema:
 
 
 def _sizes(table: DeltaTable) -> dict[str, int]:
-    """The files of a table."""
+    """Return the files of a table with their sizes."""
     actions = pa.table(table.get_add_actions(flatten=True))
     paths = cast("list[str]", actions["path"].to_pylist())
     sizes = cast("list[int]", actions["size_bytes"].to_pylist())

@@ -1,13 +1,13 @@
-"""What of flows stands in the log of a Delta table, and what it says of files.
+"""Flow state and file statistics in the log of a Delta table.
 
-Delta keeps a number for every application (`txn`), and carries it on when it drops old commits. So
-a flow's fence and the seqs of its boundary are such numbers, written in the commit that adds the
-rows. Which queues the seqs are of is a text that hardly ever changes: it is a property of the
-table, named by its checksum, and the checksum is a number again. The commit also says all of it in
-words, for people.
+Delta stores a number for every application (`txn`), and preserves it when it removes old commits.
+So a flow's fence and the seqs of its boundary are such numbers, written in the commit that adds the
+rows. The queues to which the seqs belong are a text that rarely changes: it is a table property,
+named by its checksum, and the checksum is another such number. The commit also contains all of it
+as text, for people.
 
-Rule 1: a commit is made through the handle that was read, and is never tried again by the library:
-whatever others committed since makes it fail, and we look again.
+Rule 1: a commit is made through the table handle that was read, without retries of the library: a
+concurrent commit makes it fail, and the table is read again.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from millrace.sinks.lake import FlowState
 from millrace.sinks.parts import sync_file, sync_folder
 
 _PLACES = "millrace.places."
-"""Begins the name of a property."""
+"""Prefix of the names of these table properties."""
 
 STATS_COLUMNS = 32
-"""Of so many columns a commit says the least and the greatest, as other writers do."""
+"""Maximum number of columns with minimum and maximum in a commit, as other writers have it."""
 
 _TEXT_MAX = 32
-"""Longer texts are cut."""
+"""Longer texts are truncated in statistics."""
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
 def read_flow(table: DeltaTable, flow: str) -> FlowState:
-    """What the table knows of a flow.
+    """Read the state of a flow from the table.
 
     Raises:
-        Refused: a property that is needed was taken away.
+        Refused: a required property was removed.
     """
     fence = table.transaction_version(f"{flow} fence") or 0
     places = table.transaction_version(f"{flow} places")
@@ -75,12 +75,14 @@ def read_flow(table: DeltaTable, flow: str) -> FlowState:
 
 
 def know_places(table: DeltaTable, boundary: Boundary) -> bool:
-    """Whether the table knows the queues of a boundary."""
+    """Return True if the table has the property for the queues of a boundary."""
     return f"{_PLACES}{_number_of(boundary):016x}" in table.metadata().configuration
 
 
 def tell_places(table: DeltaTable, boundary: Boundary) -> None:
-    """Have the table know the queues of a boundary; a commit of its own, harmless by itself."""
+    """Store the queues of a boundary as a table property, in a separate commit without side
+    effects.
+    """
     table.alter.set_table_properties(
         {f"{_PLACES}{_number_of(boundary):016x}": begins(boundary).text()},
         raise_if_not_exists=False,
@@ -98,10 +100,10 @@ def write_commit(
     flow: str | None = None,
     state: FlowState | None = None,
 ) -> None:
-    """Commit files and how far a flow then is, if nobody has committed since the table was read.
+    """Commit files with the new state of a flow, if there was no commit since the table was read.
 
     Raises:
-        CommitFailedError: somebody has; nothing was done.
+        CommitFailedError: there was one; nothing was done.
     """
     numbers: list[Transaction] = []
     said: dict[str, object] | None = None
@@ -127,7 +129,7 @@ def write_commit(
 
 
 def sync_log(table: DeltaTable, root: Path) -> None:
-    """Have the commit after the table's version, and its name, on the disk."""
+    """Sync the commit after the table's version, and its directory entry, to disk."""
     folder = root / "_delta_log"
     path = folder / f"{table.version() + 1:020d}.json"
     if path.exists():
@@ -136,10 +138,11 @@ def sync_log(table: DeltaTable, root: Path) -> None:
 
 
 def stats_of(footer: pq.FileMetaData) -> str:
-    """What a commit says of a file: its rows, and of its columns the nulls and both ends.
+    """Return the statistics of a file for the commit: number of rows; nulls, minimum and maximum of
+    columns.
 
-    Where one column has ends that cannot be said, nothing is said of any: some readers take what
-    is left out for null, and pass over the file.
+    If the minimum or maximum of one column cannot be expressed, all are omitted: some readers
+    interpret a missing value as null, and skip the file.
     """
     nulls: dict[str, int] = {}
     least: dict[str, object] = {}
@@ -147,7 +150,8 @@ def stats_of(footer: pq.FileMetaData) -> str:
     groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
     for at in range(min(footer.num_columns, STATS_COLUMNS)):
         column = footer.schema.column(at)
-        # What lies within lists and structs has dots in its path; of bytes nobody says ends.
+        # Columns nested in lists and structs have dots in their path; binary columns have no
+        # bounds.
         if "." in column.path or (
             column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "NONE"
         ):
@@ -159,13 +163,13 @@ def stats_of(footer: pq.FileMetaData) -> str:
             lows = [_low(each.min) if each.has_min_max else None for each in ends]
             highs = [_high(each.max) if each.has_min_max else None for each in ends]
         except UnicodeDecodeError:
-            # Spark lets a text be any bytes.
+            # Spark permits any bytes in a text.
             lows = highs = [None]
         if len(counts) < len(groups) or None in (*lows, *highs):
             return json.dumps({"numRecords": footer.num_rows})
         nulls[column.path] = sum(counts)
         if ends:
-            # Numbers, texts, or times as texts of one length: all can be compared.
+            # Numbers, texts, or times as texts of equal length: all can be compared.
             least[column.path] = min(cast("list[str]", lows))
             greatest[column.path] = max(cast("list[str]", highs))
     said = {"minValues": least, "maxValues": greatest, "nullCount": nulls}
@@ -173,7 +177,7 @@ def stats_of(footer: pq.FileMetaData) -> str:
 
 
 def _low(value: object) -> object:
-    """A bound from below in JSON; None: it has none."""
+    """Return a lower bound for JSON, or None if the value has none."""
     if isinstance(value, str):
         return value[:_TEXT_MAX]
     return _plain(value, up=False)
@@ -182,7 +186,7 @@ def _low(value: object) -> object:
 def _high(value: object) -> object:
     if isinstance(value, str) and len(value) > _TEXT_MAX:
         last = ord(value[_TEXT_MAX - 1])
-        # The letter after the last one that is kept; there are none between these two.
+        # The next character after the last one kept; the surrogates in between are skipped.
         after = 0xE000 if last == 0xD7FF else last + 1
         return None if last == sys.maxunicode else value[: _TEXT_MAX - 1] + chr(after)
     if isinstance(value, str):
@@ -196,7 +200,7 @@ def _plain(value: object, *, up: bool) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, datetime):
-        # Readers take milliseconds.
+        # Readers expect milliseconds.
         cut = value.replace(microsecond=value.microsecond // 1000 * 1000)
         if up and cut != value:
             cut += timedelta(milliseconds=1)

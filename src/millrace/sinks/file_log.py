@@ -1,13 +1,14 @@
-"""A log of files, for folders that have none: which files count, and how far flows are.
+"""A transaction log of files, for folders without one: the committed files and the state of flows.
 
-It is a folder of small JSON files. Entry n is `<n>.json`, twenty digits; what it says is added to
-what those before it said. Now and then all of it is summed up in `all-<n>.json`, so that who opens
-it reads one of those and the few entries that follow.
+It is a folder of small JSON files. Entry n is `<n>.json`, with twenty digits, and extends the
+entries before it. At intervals a checkpoint `all-<n>.json` summarizes them, so that a reader needs
+only the newest checkpoint and the few entries that follow.
 
-Rule 1: an entry is made with its name, whole, if nobody has made one of that name: so the next
-number is a fence that two can never pass together.
-Rule 2: an entry at or below a sum counts only if it was in it: who was asleep so long that their
-number was cleaned away finds that out, and takes back what they wrote.
+Rule 1: an entry is created atomically under its name, if that name does not exist: so the next
+number is a fence that only one of two writers can pass.
+
+Rule 2: an entry at or below a checkpoint counts only if the checkpoint includes it: a writer that
+was suspended until its number was cleaned away detects this, and removes its entry.
 """
 
 from __future__ import annotations
@@ -23,47 +24,52 @@ from millrace.decoding import decode_json
 from millrace.errors import Retry
 from millrace.sinks.boundary import Boundary
 from millrace.sinks.lake import FlowState
-from millrace.sinks.parts import PRIVATE, Part, drop_old, write_alone
+from millrace.sinks.parts import (
+    PRIVATE,
+    PartFile,
+    drop_old,
+    write_alone,
+)
 
 FOLDER = "log"
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """What one commit, or one opening, says."""
+class LogEntry(msgspec.Struct, frozen=True):
+    """The content of one commit, or of one opening of a flow."""
 
     flow: str
     fence: int
     boundary: Boundary | None
-    files: tuple[Part, ...] = ()
+    files: tuple[PartFile, ...] = ()
     schema: str = ""
-    """Of the table from here on, as Arrow writes it, in base64; empty: as before."""
+    """The table's schema from here on, serialized by Arrow, in base64; empty: unchanged."""
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """All entries up to one."""
+    """The sum of all entries up to one: a checkpoint of the log."""
 
     number: int = 0
     flows: dict[str, FlowState] = {}
-    files: tuple[Part, ...] = ()
+    files: tuple[PartFile, ...] = ()
     schema: str = ""
 
     def columns(self) -> pa.Schema | None:
-        """Of the table; None: there is none yet."""
+        """Return the columns of the table, or None if it has none yet."""
         if not self.schema:
             return None
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """As an entry says it."""
+    """Serialize a schema as entries store it."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def read_log(root: Path) -> Sum:
-    """What the log says now; an empty one says nothing.
+    """Read the present state of the log; an empty log gives an empty state.
 
     Raises:
-        Retry: it was cleaned while it was read, again and again.
+        Retry: it was cleaned during each of several attempts to read it.
     """
     folder = root / PRIVATE / FOLDER
     for _ in range(limits.LAKE_COMMIT_TRIES):
@@ -84,16 +90,16 @@ def _read(folder: Path, names: set[str]) -> Sum:
     files = list(found.files)
     while _name(number + 1) in names:
         number += 1
-        entry = decode_json((folder / _name(number)).read_bytes(), Entry)
+        entry = decode_json((folder / _name(number)).read_bytes(), LogEntry)
         flows[entry.flow] = FlowState(entry.fence, entry.boundary)
         files += entry.files
         schema = entry.schema or schema
     return Sum(number, flows, tuple(files), schema)
 
 
-def add_entry(root: Path, found: Sum, entry: Entry) -> bool:
-    """Make an entry the next one after what was read, for good; False: others were first, and
-    nothing was done.
+def add_entry(root: Path, found: Sum, entry: LogEntry) -> bool:
+    """Create an entry durably as the next one after the state `found`; return False, with nothing
+    done, if another writer was first.
     """
     folder = root / PRIVATE / FOLDER
     number = found.number + 1
@@ -101,7 +107,8 @@ def add_entry(root: Path, found: Sum, entry: Entry) -> bool:
     if not write_alone(path, msgspec.json.encode(entry)):
         return False
     if any(name >= _sum_name(number) for name in _sums(folder)):
-        # Others are past it; whether they took it in is told by how far they say the flow is.
+        # A checkpoint is past this entry; the flow's state in the log shows if the entry is
+        # included.
         now = read_log(root).flows.get(entry.flow)
         if now != FlowState(entry.fence, entry.boundary):
             path.unlink(missing_ok=True)
@@ -113,7 +120,7 @@ def add_entry(root: Path, found: Sum, entry: Entry) -> bool:
 
 
 def clean_log(root: Path, now_seconds: float) -> None:
-    """Delete entries and sums that a later sum holds, where they are old enough."""
+    """Delete entries and checkpoints that a later checkpoint includes, if they are old enough."""
     folder = root / PRIVATE / FOLDER
     sums = _sums(folder)
     if not sums:

@@ -1,12 +1,13 @@
-"""An Iceberg table: rows are added, or replaced and deleted by key.
+"""A sink for Iceberg tables: rows are appended, or replaced and deleted by key.
 
-`stage` writes Parquet files into the table's folder, which no reader sees before `commit` names
-them in a snapshot, in one transaction with the boundary and the fence (`iceberg_table.py`).
+`stage` writes Parquet files into the table's folder, which no reader sees before `commit` adds them
+to a snapshot, in one transaction with the boundary and the fence (`iceberg_table.py`).
 
-Rule 1: what is committed was judged by what the table said when it was read, and fails if anybody
-has committed since; then it is judged again.
-Rule 2: where rows are replaced, a lane that somebody else has changed since it was staged is not
-committed: it has to be staged again.
+Rule 1: a commit is checked against the version of the table that was read, and fails if another
+commit was made since; then it is checked again.
+
+Rule 2: with upserts, a lane that another writer has changed since it was staged is not committed:
+it has to be staged again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from millrace.sinks.iceberg_table import (
 from millrace.sinks.lake import FlowState, Lake, answers, is_next, no_table
 from millrace.sinks.parts import (
     PartWriter,
-    Staged,
+    StagedFiles,
     drop_packed,
     pack,
     read_part,
@@ -67,16 +68,16 @@ _MADE: Mapping[str, str] = {
     "write.metadata.previous-versions-max": "100",
     "commit.manifest-merge.enabled": "true",
 }
-"""Properties of tables that we make: small commits, many of them."""
+"""Properties of tables that Millrace creates, for many small commits."""
 
 
 class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows in an Iceberg table, by the `pyiceberg` library."""
+    """An Iceberg table, written with the `pyiceberg` library."""
 
     table: str
-    """Its name in the catalog, `namespace.table`."""
+    """Name of the table in the catalog, `namespace.table`."""
     catalog: dict[str, str] = msgspec.field(default_factory=dict)
-    """Properties of a catalog, as pyiceberg takes them; none: SQLite in the folder."""
+    """Properties of a catalog, in pyiceberg's form; empty: a SQLite catalog in the folder."""
 
     def __repr__(self) -> str:
         return f"<Iceberg {self.table}>"
@@ -89,7 +90,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     def check(self, schema: pa.Schema) -> None:
-        """See that rows like these can be stored, in the table that is there if there is one."""
+        """Check that rows of this schema can be stored, in the existing table if there is one."""
         self.check_rows(schema, LAKE)
         with self._answers():
             if not self.catalog and not self._database.exists():
@@ -101,12 +102,14 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 added(columns_of(table), self.columns(schema), LAKE, evolve=self.evolve)
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
-        """Take the flow over; the table is made, given columns, and laid out by key, if need be."""
+        """Take the flow over; the table is created, extended by columns, and partitioned into lanes
+        as needed.
+        """
         self.check_rows(schema, LAKE)
         with self._answers():
             self.root.mkdir(parents=True, exist_ok=True)
             for _ in range(limits.LAKE_COMMIT_TRIES):
-                # Others may be making the same namespace or table at this moment.
+                # Other processes may be creating the same namespace or table.
                 with suppress(CommitFailedException, TableAlreadyExistsError, IntegrityError):
                     return self._open(flow, schema)
         raise self.busy()
@@ -128,7 +131,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return Held(flow, state.fence, state.boundary)
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Write files that no snapshot names yet."""
+        """Write files that no snapshot refers to yet."""
         with self._answers(), self._connected() as catalog:
             table = catalog.load_table(self.table)
             if self.key:
@@ -139,11 +142,11 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 with PartWriter(data_of(table), "", schema) as writer:
                     for batch in fitted(batches, schema):
                         writer.write(batch)
-                    staged = Staged(tuple(writer.close()))
+                    staged = StagedFiles(tuple(writer.close()))
             return pack(data_of(table), staged)
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
-        """Name the files in a snapshot, with the boundary."""
+        """Add the files to a snapshot, together with the boundary."""
         with self._answers(), self._connected() as catalog:
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 table = catalog.load_table(self.table)
@@ -157,10 +160,11 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise self.busy()
 
     def clean(self, held: Held) -> None:
-        """Delete files that no snapshot has named for a week."""
+        """Delete files that no snapshot has referred to for a week."""
         with self._answers(), self._connected() as catalog:
             table = catalog.load_table(self.table)
-            # First the folders, then the table: what is named in between is not left over.
+            # The folders are listed before the table is read, so that files committed in between
+            # are kept.
             written = {
                 *data_of(table).rglob("*part-*.parquet"),
                 *(local(table.location()) / "metadata").glob("*.avro"),
@@ -170,10 +174,10 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             drop_packed(data_of(table), time.time())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no connection is kept."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What is in the table now; columns that it has not are null."""
+        """Yield the rows of the table; missing columns are null."""
         with self._answers():
             with self._connected() as catalog:
                 table = catalog.load_table(self.table)
@@ -190,10 +194,10 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return None if table is None else read_flow(table, flow).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
-        """The files of the table's snapshot now, and its columns.
+        """Return the files of the table's present snapshot, and its columns.
 
         Raises:
-            Invalid: a column was renamed; files tell it by another name.
+            Invalid: a column was renamed, so that older files have it under another name.
         """
         with self._answers(), self._connected() as catalog:
             table = self._find(catalog)
@@ -224,7 +228,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         try:
             catalog = load_catalog("millrace", **{**settings, **self.catalog})
         except OperationalError:
-            # Others may have made the catalog's own tables at this moment.
+            # Other processes may be creating the catalog's own tables.
             catalog = load_catalog("millrace", **{**settings, **self.catalog})
         try:
             yield catalog
@@ -250,7 +254,9 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Files.of(data_of(table), self.layout, sizes)
 
     def _laid_out(self, catalog: Catalog, table: Table) -> tuple[Table, Files]:
-        """The table when every file is of a lane; what others wrote is laid out anew."""
+        """Return the table after moving rows that other writers added into the files of their
+        lanes.
+        """
         for _ in range(limits.LAKE_COMMIT_TRIES):
             found = files_of(table)
             files = self._files(table, found)
@@ -262,11 +268,13 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             table = catalog.load_table(self.table)
         raise self.busy()
 
-    def _write(self, table: Table, staged: Sequence[Staged], flow: str, state: FlowState) -> None:
-        """Commit what was staged.
+    def _write(
+        self, table: Table, staged: Sequence[StagedFiles], flow: str, state: FlowState
+    ) -> None:
+        """Commit the staged files.
 
         Raises:
-            Retry: somebody else has changed what was rewritten.
+            Retry: another writer has changed files that were rewritten.
         """
         found = files_of(table) if self.key else {}
         if self.key and not still_so(staged, self._files(table, found)):
@@ -280,14 +288,14 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _named(
-    table: Table, staged: Sequence[Staged], found: Snapshot
+    table: Table, staged: Sequence[StagedFiles], found: Snapshot
 ) -> tuple[list[str], list[DataFile]]:
-    """The files that a commit adds, and those that it removes."""
+    """Return the files that a commit adds, and the ones it removes."""
     root = data_of(table)
     added = [f"file://{root / part.path}" for each in staged for part in each.added]
     return added, [found[path] for each in staged for path in each.removed]
 
 
 def _nothing(_: pq.FileMetaData) -> str:
-    """The library reads the footers by itself."""
+    """Return no statistics, since the library reads the footers itself."""
     return ""

@@ -1,12 +1,12 @@
-"""What of flows stands in an Iceberg table, and how it is read and committed.
+"""Flow state in an Iceberg table, and access to the table's files and commits.
 
-A flow's fence and boundary are one property of the table, set in the transaction that adds the
-rows. A transaction asks of the catalog that the table's snapshot is still the one that was read;
-of properties it can ask nothing. So whoever opens a flow makes a snapshot too, an empty one: it is
-what refuses those who looked at the table before.
+A flow's fence and boundary are one table property, set in the transaction that adds the rows. A
+transaction requires that the table's snapshot is still the one that was read, but cannot require
+anything of properties. So the opening of a flow creates a snapshot too, an empty one: it makes the
+transactions of earlier readers fail.
 
-Rule 1: a transaction is never tried again by the library, which would put it on top of whatever
-others committed since. We look again instead.
+Rule 1: a transaction is never retried by the library, which would apply it on top of concurrent
+commits. The table is read again instead.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from millrace.sinks.lake import FlowState
 from millrace.sinks.parts import sync_file, sync_folder
 
 _FLOW = "millrace.flow."
-"""Begins the name of a property."""
+"""Prefix of the names of these table properties."""
 
 _TRIES = "commit.retry.num-retries"
 
 FORMAT_MAX = 2
-"""The newest format of tables that we write to."""
+"""The newest table format that this sink writes."""
 
 Snapshot: TypeAlias = Mapping[str, DataFile]
-"""The files of a table, by their paths below its folder of data."""
+"""The files of a table, by their paths relative to its data folder."""
 
 
 def read_flow(table: Table, flow: str) -> FlowState:
-    """What the table knows of a flow."""
+    """Read the state of a flow from the table."""
     text = table.properties.get(_FLOW + flow)
     return FlowState() if text is None else decode_json(text, FlowState)
 
@@ -54,12 +54,12 @@ def write_commit(
     added: Sequence[str] = (),
     removed: Sequence[DataFile] = (),
 ) -> None:
-    """Commit files and how far a flow then is, if the table still has the snapshot that was read.
+    """Commit files with the new state of a flow, if the table still has the snapshot that was read.
 
     Raises:
         CommitFailedException: it has not; nothing was done.
     """
-    # Of the handle only: what others do with the table is their affair.
+    # Applies to this handle only, not to other users of the table.
     table.metadata.properties[_TRIES] = "0"
     said: dict[str, str] = {}
     if flow is not None and state is not None:
@@ -78,9 +78,9 @@ def write_commit(
 
 
 def forget_commits(table: Table) -> None:
-    """Forget the oldest snapshots of flows, when there are many: each commit copies them all.
+    """Expire the oldest snapshots of flows, if there are many: each commit copies them all.
 
-    Those that others made stay; that it can be put off makes it no part of a commit.
+    Snapshots of other writers stay. This can be deferred, so that it is not part of a commit.
     """
     ours = [
         each
@@ -100,7 +100,7 @@ def forget_commits(table: Table) -> None:
 
 
 def _sync(table: Table) -> None:
-    """Have what a commit wrote on the disk."""
+    """Sync the files that a commit wrote to disk."""
     paths = [local(table.metadata_location)]
     snapshot = table.current_snapshot()
     if snapshot is not None:
@@ -116,12 +116,12 @@ def _sync(table: Table) -> None:
 
 
 def local(address: str) -> Path:
-    """The path of a file that a table names.
+    """Return the path of a file that a table refers to.
 
     Raises:
-        Invalid: it is in no folder.
+        Invalid: it is not in a local folder.
     """
-    # Iceberg does not quote names.
+    # Iceberg does not percent-encode names.
     path = address.removeprefix("file:").removeprefix("//")
     if not path.startswith("/"):
         raise Invalid(
@@ -133,15 +133,15 @@ def local(address: str) -> Path:
 
 
 def data_of(table: Table) -> Path:
-    """The folder of a table's files."""
+    """Return the folder of a table's data files."""
     return local(table.location()) / "data"
 
 
 def files_of(table: Table) -> Snapshot:
-    """The files of a table now.
+    """Return the present files of a table.
 
     Raises:
-        Invalid: some of their rows were deleted by others without a rewrite.
+        Invalid: another writer has deleted some of their rows by delete files.
     """
     root = data_of(table)
     found: dict[str, DataFile] = {}
@@ -153,14 +153,14 @@ def files_of(table: Table) -> Snapshot:
                 field="table",
             )
         path = local(task.file.file_path)
-        # What lies elsewhere keeps its whole path, and is of no lane.
+        # Files outside the data folder keep their whole path, and belong to no lane.
         below = path.relative_to(root) if path.is_relative_to(root) else path
         found[below.as_posix()] = task.file
     return found
 
 
 def columns_of(table: Table) -> pa.Schema:
-    """The columns of a table, with the numbers that its files know them by."""
+    """Return the columns of a table, with the field ids that its files use."""
     fields = (_plain(field) for field in schema_to_pyarrow(table.schema()))
     return pa.schema(list(fields))
 
@@ -182,10 +182,10 @@ def _plain(field: pa.Field[pa.DataType]) -> pa.Field[pa.DataType]:
 
 
 def check_table(table: Table) -> None:
-    """See that we may write to a table that others made.
+    """Check that this sink can write to a table that another program created.
 
     Raises:
-        Invalid: it asks for more than we do.
+        Invalid: it requires unsupported features.
     """
     name = ".".join(table.name())
     local(table.location())
@@ -213,7 +213,7 @@ def check_table(table: Table) -> None:
 
 
 def named_files(table: Table) -> Iterator[Path]:
-    """All files that some snapshot of a table still names: of rows, and of its own."""
+    """Yield all files that some snapshot of a table still refers to: data and metadata."""
     seen: set[str] = set()
     for snapshot in table.snapshots():
         yield local(snapshot.manifest_list)

@@ -1,4 +1,4 @@
-"""The sinks that there are: in declarations by a table of settings, in commands by an address."""
+"""The registry of sinks: by kind and settings in declarations, by URL in commands."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _HOMES = {
     "redis": "Redis",
     "search": "Search",
 }
-"""Module within this package, which is the kind's name, and class."""
+"""Class name by kind; the kind is the name of its module in this package."""
 
 _SCHEMES = {"postgresql": "postgres", "rediss": "redis"}
-"""Other words in addresses."""
+"""Further URL schemes."""
 
 _PATHS = ("delta", "iceberg", "parquet")
-"""These are folders; an address of theirs has no host."""
+"""Kinds that are folders; their URLs have no host."""
 
 
 def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".") -> Sink:
-    """A sink from its settings; nothing is connected yet.
+    """Make a sink from its settings, without connecting to it.
 
-    A kind "package.module:Class" is one of the program's own. A relative `path` is one within
-    `folder`: whoever stages rows, elsewhere perhaps, must find the same place.
+    A kind "package.module:Class" is a class of the program. A relative `path` is resolved against
+    `folder`, so that processes elsewhere that stage rows find the same place.
 
     Raises:
-        Invalid: there is no such kind, or a setting is wrong; `field` names it.
+        Invalid: the kind does not exist, or a setting is wrong; `field` names it.
     """
     if ":" in kind:
         home, _, name = kind.partition(":")
@@ -69,7 +69,7 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
     except AttributeError:
         raise Invalid(f"{home} has no {name}", field="kind") from None
     try:
-        # What comes from an address is text.
+        # Settings from a URL are text.
         sink: Sink = convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
         field, text = misfit(error, found)
@@ -79,10 +79,10 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
 
 
 def kind_of(address: str) -> str:
-    """The kind of the sink that an address is of.
+    """Return the kind of sink in a URL.
 
     Raises:
-        Invalid: it is no address of a sink.
+        Invalid: it is not the URL of a sink.
     """
     found = urlsplit(address)
     scheme, _, _ = found.scheme.partition("+")
@@ -98,8 +98,9 @@ def kind_of(address: str) -> str:
 
 
 def place_of(address: str) -> str:
-    """A short name of the place that an address is of: another one for each table, index, queue or
-    database, whoever asks and whatever else is set."""
+    """Return a short hash that identifies the place a URL refers to: it differs for each table,
+    index, queue or database, and does not depend on credentials and other settings.
+    """
     found = urlsplit(address)
     _, _, host = found.netloc.rpartition("@")
     path = found.path
@@ -118,12 +119,12 @@ def _placed(settings: Mapping[str, object], folder: str | Path) -> dict[str, obj
 
 
 def parse_sink(address: str) -> Sink:
-    """A sink from its address: `delta:/lake/orders?mode=upsert&key=id`, `redis://host/0`.
+    """Make a sink from its URL: `delta:/lake/orders?mode=upsert&key=id`, `redis://host/0`.
 
-    What stands behind the `?` are settings; several columns of a key are parted by commas.
+    The query part has the settings; several columns of a key are separated by commas.
 
     Raises:
-        Invalid: it is no address of a sink.
+        Invalid: it is not the URL of a sink.
     """
     kind, found = kind_of(address), urlsplit(address)
     _, _, inner = found.scheme.partition("+")

@@ -1,4 +1,4 @@
-"""What tables of files have in common: their settings, and how they are checked."""
+"""Common settings of tables of files, and their validation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from millrace.sinks.wording import masked
 
 
 class FlowState(msgspec.Struct, frozen=True):
-    """How far a flow is, as its table tells."""
+    """Fence and boundary of a flow, as stored in a table."""
 
     fence: int = 0
-    """0: it was never opened."""
+    """0: the flow was never opened."""
     boundary: Boundary | None = None
 
 
@@ -36,15 +36,17 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     path: str
-    """The folder, which every process that stages must see under the same name."""
+    """The folder, which must have the same path in every process that stages."""
     mode: Literal["append", "upsert"] = "append"
-    """Whether rows are only added, or take the place of those with the same key."""
+    """append: rows are only added; upsert: they replace rows with the same key."""
     key: tuple[str, ...] = ()
-    """For upsert: the columns that name what a row replaces, or deletes."""
+    """For upsert: the columns that identify the row to replace or delete."""
     lanes: int = 0
-    """For upsert: in how many parts the table is laid out; so many tasks may write it at once."""
+    """For upsert: number of hash buckets of the table, which is the maximum number of concurrent
+    writers.
+    """
     evolve: bool = True
-    """Whether the table is given the columns that rows have and it has not."""
+    """True if columns of the rows that the table lacks are added to it."""
 
     def __post_init__(self) -> None:
         if not self.path or "://" in self.path:
@@ -79,22 +81,22 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def root(self) -> Path:
-        """The folder."""
+        """The absolute path of the folder."""
         return Path(self.path).absolute()
 
     @property
     def layout(self) -> Layout:
-        """How the files of an upserted table lie."""
+        """The layout of the files of an upserted table."""
         return Layout(self.key, self.lanes)
 
     def columns(self, rows: pa.Schema) -> pa.Schema:
-        """What of such rows is stored: where deletes are applied, `op` is not."""
+        """Return the columns that are stored: if deletes are applied, `op` is not."""
         if self.mode == "append" or OP not in rows.names:
             return rows
         return rows.remove(rows.get_field_index(OP))
 
     def busy(self) -> Retry:
-        """What to say when others were always first."""
+        """Return the error after too many concurrent commits by other writers."""
         return Retry(
             f"others have committed to {self.path} {limits.LAKE_COMMIT_TRIES} times in between; "
             "try again",
@@ -103,7 +105,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         )
 
     def check_rows(self, schema: pa.Schema, lake: str) -> None:
-        """See that rows like these can be stored, and have the key.
+        """Check that rows of this schema can be stored, and have the key.
 
         Raises:
             Invalid: they cannot, or have not.
@@ -118,7 +120,7 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @contextmanager
 def answers(path: str, *errors: type[Exception]) -> Iterator[None]:
-    """Say of what the disk and a library raise what is to be done."""
+    """Translate errors of the disk and of a library into `Retry`."""
     try:
         yield
     except Exception as error:
@@ -128,10 +130,10 @@ def answers(path: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def is_next(held: Held, span: Span, state: FlowState) -> bool:
-    """Whether who holds a flow may apply a span now; False: it was applied already.
+    """Return True if the holder of a flow may apply a span now, False if it was applied already.
 
     Raises:
-        Stale: somebody else has opened the flow since, or the span does not go on there.
+        Stale: the flow was opened again by another run, or the span does not follow its boundary.
     """
     if state.fence != held.fence:
         raise Stale(
@@ -143,11 +145,11 @@ def is_next(held: Held, span: Span, state: FlowState) -> bool:
 
 
 def names_of(paths: Iterable[str]) -> str:
-    """Some of many names, for a message."""
+    """Format the first few of many names, for a message."""
     found = sorted(paths)
     return ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
 
 
 def no_table(path: str, lake: str) -> NotFound:
-    """What to say where somebody would read a table that is not there."""
+    """Return the error for reading a table that does not exist."""
     return NotFound(f"there is no {lake} table in {path}", field="path")

@@ -1,7 +1,7 @@
-"""Which lane a row belongs to, in Spark and out of it alike.
+"""Lanes: hash buckets of keys, computed identically by Spark and by Python.
 
-Rule 1: Spark and Python must agree for ever: tables are laid out by lanes. So keys are whole
-numbers, booleans, texts or bytes, which both write in the same way.
+Rule 1: both must agree for ever, since tables are laid out by lanes. So keys are integers,
+booleans, texts or bytes, which both convert to text in the same way.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _BETWEEN = b"\x00"
 
 
 def check_key(schema: pa.Schema, key: Sequence[str]) -> None:
-    """See that rows have the columns of a key, of types that make one.
+    """Check that rows have the columns of a key, of supported types.
 
     Raises:
-        Invalid: they have not.
+        Invalid: a column is missing or has another type.
     """
     for name in key:
         if name not in schema.names:
@@ -55,10 +55,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def lanes_of(batch: pa.RecordBatch, key: Sequence[str], lanes: int) -> npt.NDArray[np.int64]:
-    """The lane of each row, from 0."""
+    """Return the lane of each row, from 0."""
     joined, *others = (_texts(batch.column(name)) for name in key)
     for column in others:
-        # Where one is null, the other stands alone.
+        # If one of them is null, the other is taken without a separator.
         between = pa.scalar(_BETWEEN, pa.binary())
         both = pc.binary_join_element_wise(joined, column, between)  # type: ignore[call-overload]
         joined = pc.coalesce(both, joined, column)
@@ -67,7 +67,7 @@ def lanes_of(batch: pa.RecordBatch, key: Sequence[str], lanes: int) -> npt.NDArr
 
 
 def lane_sql(key: Sequence[str], lanes: int) -> str:
-    """The same in Spark's SQL."""
+    """Return the Spark SQL expression that computes the same lane."""
     parts = ", ".join(f"cast(`{name.replace('`', '``')}` as string)" for name in key)
     return f"pmod(crc32(cast(concat_ws(char(0), {parts}) as binary)), {lanes})"
 
@@ -79,7 +79,7 @@ def _texts(column: pa.Array[pa.Scalar[pa.DataType]]) -> pa.BinaryArray:
 
 
 def _table() -> npt.NDArray[np.uint32]:
-    """What a byte does to a CRC-32."""
+    """Compute the table of CRC-32 for each byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
@@ -89,11 +89,13 @@ def _table() -> npt.NDArray[np.uint32]:
 _TABLE = _table()
 
 _LONG_BYTES = 96
-"""From here on it is faster text by text."""
+"""From this length on, zlib's CRC-32 of each text is faster."""
 
 
 def _checksums(texts: pa.BinaryArray) -> npt.NDArray[np.uint32]:
-    """The CRC-32 of each text, all of them at once: byte by byte, the longest first."""
+    """Return the CRC-32 of each text, vectorized over all texts: byte by byte, the longest
+    first.
+    """
     count = len(texts)
     _, ends, body = texts.buffers()
     if not count or ends is None or body is None or not body.size:

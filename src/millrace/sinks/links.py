@@ -1,4 +1,4 @@
-"""Connections of sinks: opened when they are used, and kept for the next time.
+"""Connection cache of sinks: opened on first use, one per thread and process.
 
 A sink is a value that is pickled and compared; its connection belongs to one thread of one process.
 """
@@ -15,7 +15,7 @@ Whose = TypeVar("Whose")
 
 
 class _Kept(Generic[Link]):
-    """A connection, which is closed when nobody can use it any more: its thread has ended."""
+    """A connection that is closed with its last reference, when its thread has ended."""
 
     def __init__(self, link: Link, close: Callable[[Link], None]) -> None:
         self.link = link
@@ -36,19 +36,19 @@ class Links(Generic[Whose, Link]):
         self._here = local()
 
     def get(self, whose: Whose) -> Link:
-        """The connection of this sink here, which is opened if there is none."""
+        """Return this thread's connection of a sink, opening it if necessary."""
         links = self._links()
         if whose not in links:
             links[whose] = _Kept(self._connect(whose), self._close)
         return links[whose].link
 
     def drop(self, whose: Whose) -> None:
-        """Close the connection here, if there is one."""
+        """Close this thread's connection of a sink, if it is open."""
         self._links().pop(whose, None)
 
     def _links(self) -> dict[Whose, _Kept[Link]]:
         if getattr(self._here, "pid", None) != os.getpid():
-            # A fork has its parent's connections, and must not speak on them.
+            # A forked process inherits its parent's connections, and must not use them.
             self._here.pid, self._here.links = os.getpid(), {}
         links: dict[Whose, _Kept[Link]] = self._here.links
         return links

@@ -1,4 +1,4 @@
-"""What is wrong with a table of settings, in words that say what to write instead."""
+"""Readable messages for validation errors of settings, with advice on the correct value."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KINDS = {
     "object": "a table",
     "array": "a list",
 }
-"""What values are called in a declaration."""
+"""Names of value types in messages."""
 
 
 def misfit(error: msgspec.ValidationError, kind: object) -> tuple[str, str]:
-    """The field of `kind` that is wrong, or nothing, and what is wrong with it."""
+    """Return the name of the wrong field of `kind`, or an empty text, and a message."""
     text, _, path = str(error).partition(" - at `$")
     field = path.strip("`.").partition(".")[0].partition("[")[0]
     known = _fields(kind)

@@ -1,8 +1,9 @@
-"""Of several rows of one key, the newest.
+"""Deduplication: drops rows that are older than another row of the same key.
 
-Rule 1: rows of one key come to one writer (`lane.py`), so that what is newest among a writer's rows
-is newest in the span.
-Rule 2: keys and seqs are remembered, never rows.
+Rule 1: rows of one key are passed to one writer (`lane.py`), so that the newest row of a writer is
+the newest of the span.
+
+Rule 2: keys and seqs are kept in memory, never rows.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import pyarrow as pa
 from millrace.sinks.null_key import check_null_keys
 
 SEQ = "seq"
-"""The column that says which of two rows is newer; without it, the one that comes later."""
+"""The column that orders two rows; without it, the later row is the newer one."""
 
 
 def newest(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The batches without rows that are older than one of the same key that came before.
+    """Yield the batches without rows that are older than an earlier one of the same key.
 
-    Whoever writes them in this order, each over what is there, leaves the newest.
+    Writing them in this order, each row over the previous one, leaves the newest.
 
     Raises:
         Invalid: the key of a row is null.

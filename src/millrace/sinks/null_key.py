@@ -1,11 +1,13 @@
-"""Rows whose key is null, in front of a sink that replaces rows by key.
+"""The policy for null keys, applied in front of a sink that replaces rows by key.
 
-A null key names no row: a table that matched keys would put all such rows in the place of one, and
-lose the others. So no sink with a key takes one. What happens instead is declared with the sink of
-a pipeline (`NullKey`): the run is refused, or the rows go to a queue of dead letters.
+A null key identifies no row: a table that matched keys would replace all such rows by one of them,
+and lose the others. So no sink with a key takes one. The sink's declaration in a pipeline
+(`NullKey`) decides: the run is refused, or the rows go to a dead-letter queue.
 
 Rule 1: a key of several columns is null as soon as one of them is.
+
 Rule 2: a delete needs a key as much as a put does.
+
 Rule 3: an empty text is a key.
 """
 
@@ -23,11 +25,11 @@ from millrace.errors import Invalid
 _SEQ = "seq"
 
 NullKey = Literal["refuse", "dead_letter"]
-"""What happens to rows whose key is null."""
+"""The policy for rows whose key is null."""
 
 
 def null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> pa.BooleanArray | None:
-    """Return which rows of a batch have a null in their key; None if no row has."""
+    """Return a mask of the rows of a batch that have a null in their key, or None if no row has."""
     columns = [batch.column(name) for name in key]
     # A null count is kept with each column: batches without nulls cost nothing.
     masks = [column.is_null() for column in columns if column.null_count]
@@ -37,7 +39,7 @@ def null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> pa.BooleanArray | No
 
 
 def count_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> int:
-    """Return how many rows of a batch have a null in their key."""
+    """Return the number of rows of a batch that have a null in their key."""
     mask = null_keys(batch, key)
     return 0 if mask is None else mask.true_count
 
@@ -45,7 +47,7 @@ def count_null_keys(batch: pa.RecordBatch, key: Sequence[str]) -> int:
 def check_null_keys(
     batches: Iterable[pa.RecordBatch], key: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Pass batches on as they are.
+    """Pass batches on unchanged, after checking their keys.
 
     Raises:
         Invalid: the key of a row is null; nothing of its batch was passed on.
@@ -67,11 +69,11 @@ def with_key(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[
 def admitted(
     batches: Iterable[pa.RecordBatch], key: Sequence[str], null_key: NullKey
 ) -> Iterable[pa.RecordBatch]:
-    """Return the rows that a sink is brought, by what is declared for null keys; those that are
-    dead letters are brought to the queue that takes them, by a sink of their own.
+    """Return the rows that a sink gets by the declared policy for null keys; dead letters go to
+    their queue through another sink.
 
     Raises:
-        Invalid: while it is read, if null keys are refused and a row has one.
+        Invalid: during iteration, if null keys are refused and a row has one.
     """
     return check_null_keys(batches, key) if null_key == "refuse" else with_key(batches, key)
 

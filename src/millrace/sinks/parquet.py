@@ -1,7 +1,7 @@
-"""Parquet files in a folder, with a log of our own that says which of them count.
+"""A sink for Parquet files in a folder, with a transaction log of its own for committed files.
 
-`stage` writes files; `commit` names them in an entry of the log (`file_log.py`), with the boundary
-and the fence. A reader asks `manifest` for the files that count.
+`stage` writes files; `commit` adds them to the log (`file_log.py`), with the boundary and the
+fence. A reader gets the list of committed files from `manifest`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.sinks.base import Held, Task
 from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.columns import added, asked, fitted, stored
 from millrace.sinks.file_log import (
-    Entry,
+    LogEntry,
     Sum,
     add_entry,
     clean_log,
@@ -29,7 +29,7 @@ from millrace.sinks.file_log import (
 from millrace.sinks.lake import FlowState, Lake, answers, is_next, no_table
 from millrace.sinks.parts import (
     PartWriter,
-    Staged,
+    StagedFiles,
     drop_old,
     drop_packed,
     pack,
@@ -41,15 +41,15 @@ LAKE = "Parquet"
 
 
 def manifest(path: str | Path) -> list[str]:
-    """The files of a folder that count, for any reader of Parquet; those that are missing from it
-    were never committed.
+    """Return the committed files of a folder, for any reader of Parquet; other files were never
+    committed.
     """
     root = Path(path).absolute()
     return [str(root / part.path) for part in read_log(root).files]
 
 
 class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows in Parquet files; they are only added."""
+    """Rows in Parquet files, append only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,20 +60,20 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     def check(self, schema: pa.Schema) -> None:
-        """See that rows like these can be stored beside those that are there."""
+        """Check that rows of this schema can be stored together with the existing ones."""
         self.check_rows(schema, LAKE)
         with answers(self.path):
             self._columns(read_log(self.root), schema)
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
-        """Take the flow over, by an entry that raises its fence."""
+        """Take the flow over, by a log entry that raises its fence."""
         self.check_rows(schema, LAKE)
         with answers(self.path):
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 found = read_log(self.root)
                 known = found.flows.get(flow, FlowState())
                 columns = schema_text(self._columns(found, schema))
-                entry = Entry(
+                entry = LogEntry(
                     flow,
                     known.fence + 1,
                     known.boundary,
@@ -84,7 +84,7 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise self.busy()
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """Write files that the log does not name yet."""
+        """Write files that the log does not refer to yet."""
         with answers(self.path):
             schema = read_log(self.root).columns()
             if schema is None:
@@ -92,10 +92,10 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             with PartWriter(self.root, "", schema) as writer:
                 for batch in fitted(batches, schema):
                     writer.write(batch)
-                return pack(self.root, Staged(tuple(writer.close())))
+                return pack(self.root, StagedFiles(tuple(writer.close())))
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
-        """Name the files in the log, with the boundary."""
+        """Add the files to the log, together with the boundary."""
         with answers(self.path):
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 found = read_log(self.root)
@@ -104,16 +104,19 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     return msgspec.structs.replace(held, boundary=known.boundary)
                 parts = unpack(self.root, staged)
                 files = tuple(part for each in parts for part in each.added)
-                entry = Entry(held.flow, held.fence, span.upto, files)
+                entry = LogEntry(held.flow, held.fence, span.upto, files)
                 if add_entry(self.root, found, entry):
                     return msgspec.structs.replace(held, boundary=span.upto)
         raise self.busy()
 
     def clean(self, held: Held) -> None:
-        """Delete files that were never named, and what the log has summed up, when it is old."""
+        """Delete old files that were never committed, and old log entries that a checkpoint
+        includes.
+        """
         with answers(self.path):
             now = time.time()
-            # First the folder, then the log: what is named in between is not taken for left over.
+            # The folder is listed before the log is read, so that files committed in between are
+            # kept.
             written = {path.name: path for path in self.root.glob("part-*.parquet")}
             for part in read_log(self.root).files:
                 written.pop(part.path, None)
@@ -122,7 +125,7 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             clean_log(self.root, now)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since no connection is kept."""
 
     def stands(self, flow: str) -> Boundary | None:
         """See `Asked.stands`."""
@@ -130,7 +133,7 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return read_log(self.root).flows.get(flow, FlowState()).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
-        """The files that count, and the columns of all of them."""
+        """Return the committed files, and the columns of all of them."""
         with answers(self.path):
             found = read_log(self.root)
             columns = found.columns()
@@ -139,7 +142,7 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return [str(self.root / part.path) for part in found.files], columns
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What is in the files that count; columns that they have not are null."""
+        """Yield the rows of the committed files; missing columns are null."""
         with answers(self.path):
             found = read_log(self.root)
             wanted = asked(found.columns() or pa.schema([]), columns)
@@ -147,7 +150,7 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield from fitted(read_part(self.root / part.path, columns), wanted)
 
     def _columns(self, found: Sum, schema: pa.Schema) -> pa.Schema:
-        """The columns of the files from now on."""
+        """Return the columns of the files from now on."""
         there = found.columns()
         if there is None:
             return stored(schema, LAKE)

@@ -1,8 +1,9 @@
 """The Parquet files of a table: written once, synced, and never changed.
 
-Rule 1: no two files ever have the same name, so that an attempt that was cut off stands in nobody's
-way.
-Rule 2: a file that `close` told of is on the disk, its name too.
+Rule 1: file names are unique, so that the files of an interrupted attempt never collide with
+others.
+
+Rule 2: a file that `close` returns is on disk, with its directory entry.
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ from millrace.decoding import decode_json
 from millrace.errors import Retry
 
 CODEC: Final = "zstd"
-"""Every reader of lakes knows it."""
+"""Supported by every reader of lakes."""
 
 PRIVATE = "_millrace"
-"""Where we keep what is no row; readers of lakes pass over names that begin so."""
+"""Folder for internal files; readers of lakes ignore names that begin with an underscore."""
 
 _STAGED = "staged"
 
 READ_ROWS = 64 * 1024
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One file."""
+class PartFile(msgspec.Struct, frozen=True):
+    """A Parquet file of a table."""
 
     path: str
-    """Within the table's folder."""
+    """Path relative to the table's folder."""
     size: int
     rows: int
     stats: str = ""
-    """What the table's own log says of its columns."""
+    """Column statistics for the table's own log."""
 
 
-class Staged(msgspec.Struct, frozen=True):
-    """What `stage` has to tell to `commit`."""
+class StagedFiles(msgspec.Struct, frozen=True):
+    """The token from `stage` to `commit`: added and replaced files."""
 
-    added: tuple[Part, ...] = ()
+    added: tuple[PartFile, ...] = ()
     removed: tuple[str, ...] = ()
     seen: dict[int, str] = {}
-    """Lane by lane: the files that were there, as a checksum."""
+    """Checksum of the names of the files that each lane had."""
 
 
 class PartWriter:
-    """Writes rows into as many files as they need; nothing is left open when it is left."""
+    """Writes rows into files of limited size; leaving the context closes the open file."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class PartWriter:
         self._footers: list[pq.FileMetaData] = []
         self._prefix = ""
         self._path = ""
-        self._parts: list[Part] = []
+        self._parts: list[PartFile] = []
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +96,7 @@ class PartWriter:
             self._file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, which have the writer's schema."""
+        """Append rows, which must have the writer's schema."""
         if not batch.num_rows:
             return
         self._waiting.append(batch)
@@ -108,13 +109,13 @@ class PartWriter:
             self._flush()
 
     def begin(self, prefix: str) -> None:
-        """Have the rows that follow in files of their own, whose names begin so."""
+        """Start a new file for the rows that follow, with a name that begins with `prefix`."""
         self._flush()
         self._finish()
         self._prefix = prefix
 
-    def close(self) -> Sequence[Part]:
-        """The files, all of them on the disk."""
+    def close(self) -> Sequence[PartFile]:
+        """Return the files, all of them synced to disk."""
         self._flush()
         self._finish()
         if self._parts:
@@ -165,12 +166,12 @@ class PartWriter:
         path = self._root / self._path
         footer = self._footers[0]
         self._parts.append(
-            Part(self._path, path.stat().st_size, footer.num_rows, self._describe(footer))
+            PartFile(self._path, path.stat().st_size, footer.num_rows, self._describe(footer))
         )
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, batch by batch; of the columns, those that it has."""
+    """Yield the rows of a file, batch by batch; of the columns, only the existing ones."""
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         wanted = names if columns is None else [name for name in columns if name in names]
@@ -178,7 +179,7 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.R
 
 
 def sync_file(path: Path) -> None:
-    """Have the bytes of a file on the disk."""
+    """Sync the content of a file to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -187,12 +188,12 @@ def sync_file(path: Path) -> None:
 
 
 sync_folder = sync_file
-"""The same for the names in a folder."""
+"""Syncs the directory entries of a folder."""
 
 
 def write_alone(path: Path, text: bytes) -> bool:
-    """Make a file with these bytes, whole or not at all, on the disk when this returns; False:
-    there is one already, and it stays as it is.
+    """Create a file with these bytes atomically and durably; return False if the name exists
+    already, whose file is left unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.parent / f".{uuid4().hex}.draft"
@@ -211,8 +212,10 @@ def write_alone(path: Path, text: bytes) -> bool:
     return True
 
 
-def pack(root: Path, staged: Staged) -> bytes:
-    """As what `stage` returns; what is long lies beside the table, and its name is told."""
+def pack(root: Path, staged: StagedFiles) -> bytes:
+    """Encode the token that `stage` returns; a long one is stored in a file beside the table, and
+    the token is its name.
+    """
     text = msgspec.json.encode(staged)
     if len(text) <= limits.LAKE_TOKEN_BYTES:
         return text
@@ -221,11 +224,11 @@ def pack(root: Path, staged: Staged) -> bytes:
     return json.dumps(name).encode()
 
 
-def unpack(root: Path, tokens: Sequence[bytes]) -> list[Staged]:
-    """What `pack` was given; all files are there.
+def unpack(root: Path, tokens: Sequence[bytes]) -> list[StagedFiles]:
+    """Decode tokens of `pack`, and check that all files exist.
 
     Raises:
-        Retry: one is not; nothing keeps those that wait too long.
+        Retry: one is missing, since staged files are removed after some time.
     """
     found = [_unpack(root, token) for token in tokens]
     for part in (part for each in found for part in each.added):
@@ -238,21 +241,22 @@ def unpack(root: Path, tokens: Sequence[bytes]) -> list[Staged]:
     return found
 
 
-def _unpack(root: Path, token: bytes) -> Staged:
+def _unpack(root: Path, token: bytes) -> StagedFiles:
     if token.startswith(b'"'):
         token = (root / PRIVATE / _STAGED / json.loads(token)).read_bytes()
-    return decode_json(token, Staged)
+    return decode_json(token, StagedFiles)
 
 
 def drop_packed(root: Path, now_seconds: float) -> None:
-    """Delete what `pack` wrote a long time ago."""
+    """Delete old files that `pack` wrote."""
     drop_old((root / PRIVATE / _STAGED).glob("*"), now_seconds)
 
 
 def sweep(root: Path, unnamed: Iterable[Path], now_seconds: float) -> None:
-    """Delete files that nothing names, once they were seen so for long enough.
+    """Delete unreferenced files, once they have been seen as such for long enough.
 
-    When they were first seen is kept beside the table; one that is named again starts anew.
+    The time of the first sighting is stored in the table's folder; a file that is referred to again
+    starts anew.
     """
     path = root / PRIVATE / "unnamed.json"
     seen: dict[str, float] = json.loads(path.read_bytes()) if path.exists() else {}
@@ -269,7 +273,7 @@ def sweep(root: Path, unnamed: Iterable[Path], now_seconds: float) -> None:
 
 
 def drop_old(paths: Iterable[Path], now_seconds: float) -> None:
-    """Delete files that are older than any span that is still on its way."""
+    """Delete files that are older than any span in flight."""
     for path in paths:
         if now_seconds - path.stat().st_mtime > limits.LAKE_STAGED_SECONDS:
             path.unlink(missing_ok=True)

@@ -1,11 +1,12 @@
-"""Rows in a table of PostgreSQL, exactly once.
+"""A sink for tables of PostgreSQL, exactly once.
 
-Those who stage copy their rows into an unlogged table beside it; the commit merges them, checks the
-fence and the boundary under a lock, and writes the boundary, in one transaction. So nothing of a
-span is seen before all of it.
+`stage` copies rows into an unlogged staging table in the same schema; the commit merges them,
+checks the fence and the boundary under a lock, and writes the boundary, in one transaction. So a
+span becomes visible as a whole.
 
-Rule 1: the row of the flow is locked first, whatever is done after that: who was overtaken waits,
-sees the higher fence, and changes nothing.
+Rule 1: the row of the flow is locked before anything else: a fenced run waits, sees the higher
+fence, and changes nothing.
+
 Rule 2: an unlogged table is empty after a crash of the server. The rows are counted before they are
 merged; if some are missing, they have to be staged again.
 """
@@ -23,7 +24,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from millrace import limits
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.decoding import decode_json
 from millrace.errors import Invalid, MillraceError, Refused, Retry
 from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
@@ -36,7 +37,7 @@ from millrace.sinks.postgres_types import column_type, is_nested, read_type, to_
 
 FLOWS = "millrace_flows"
 OURS = "millrace_"
-"""Columns and tables that begin so are the sink's own."""
+"""Prefix of the sink's own columns and tables."""
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -48,13 +49,14 @@ class _Staged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table, which is made if it is not there; with a key rows replace each other."""
+    """A table, which is created if missing; with a key, rows replace each other."""
 
     table: str
     """"orders", or "shop.orders" in another schema."""
     url: str = ""
-    """postgresql://user:password@host:port/database; what is left out is taken from libpq's own
-    variables (PGHOST, PGPASSWORD, PGPASSFILE …)."""
+    """postgresql://user:password@host:port/database; missing parts are taken from libpq's own
+    variables (PGHOST, PGPASSWORD, PGPASSFILE …).
+    """
     key: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -62,7 +64,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def lanes(self) -> int:
-        """The merge sees all parts at once."""
+        """See `Sink.lanes`; the merge sees all parts at once."""
         return 0
 
     def check(self, schema: pa.Schema) -> None:
@@ -99,7 +101,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         rows = deletes = 0
         with self._transaction(limits.SINK_COMMIT_SECONDS) as db:
             self._fenced(db, task.held, lock=False)
-            # It is empty after a crash in any case.
+            # The staging table is empty after a crash in any case.
             db.execute("SET LOCAL synchronous_commit = off")
             for batch in check_null_keys(batches, self.key):
                 if batch.num_rows:
@@ -125,7 +127,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.structs.replace(held, boundary=span.upto)
 
     def clean(self, held: Held) -> None:
-        """Drop the tables of those who were overtaken, unless they still use them."""
+        """Drop the staging tables of fenced runs, unless they are still in use."""
         with self._transaction(limits.SINK_ANSWER_SECONDS) as db:
             self._fenced(db, held, lock=False)
             found = db.execute(
@@ -186,7 +188,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return sql.Identifier(*self.table.split(".", 1))
 
     def _beside(self, name: str) -> sql.Identifier:
-        """A table of our own, in the same schema."""
+        """Return the name of an internal table, in the same schema."""
         return sql.Identifier(*self.table.split(".", 1)[:-1], name)
 
     def _stage_name(self, flow: str, fence: int | None = None) -> str:
@@ -197,13 +199,15 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._beside(self._stage_name(held.flow, held.fence))
 
     def _stored(self, names: Sequence[str]) -> list[str]:
-        """The columns that are stored: a row that was applied needs not say what it did."""
+        """Return the columns that are stored: with a key, the operation is applied and not
+        stored.
+        """
         return [name for name in names if not (self.key and name == OP)]
 
     # --- Making -----------------------------------------------------------------------------------
 
     def _make(self, db: Connection, schema: pa.Schema) -> None:
-        # Two who open at once would both make what is missing.
+        # Two runs that open at the same time would both create the tables.
         db.execute("SELECT pg_advisory_xact_lock(hashtext('millrace'))")
         db.execute(
             sql.SQL(
@@ -226,8 +230,9 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def _make_stage(self, db: Connection, held: Held, schema: pa.Schema) -> None:
-        """Its columns are of the table's own types: what these refuse is refused while it is
-        copied, where the row is known."""
+        """Create the staging table with the column types of the target table: values that these
+        refuse are refused during the copy, when the row is known.
+        """
         stored = self._stored(schema.names)
         try:
             with db.transaction():
@@ -267,7 +272,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # --- Rows -------------------------------------------------------------------------------------
 
     def _copy(self, db: Connection, task: Task, batch: pa.RecordBatch, at: int) -> int:
-        """Copy one batch; returns how many deletes were in it."""
+        """Copy one batch; return the number of deletes in it."""
         names = batch.schema.names
         stored = self._stored(names)
         columns: list[list[object]] = []
@@ -365,10 +370,10 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # --- The flow ---------------------------------------------------------------------------------
 
     def _fenced(self, db: Connection, held: Held, *, lock: bool) -> Held:
-        """What is known of the flow now.
+        """Return the present state of the flow.
 
         Raises:
-            Stale: somebody else has opened it since.
+            Stale: it was opened again by another run.
         """
         query = "SELECT fence, boundary FROM {} WHERE flow = %s" + (" FOR UPDATE" if lock else "")
         row = db.execute(sql.SQL(query).format(self._beside(FLOWS)), [held.flow]).fetchone()
@@ -378,8 +383,9 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @contextmanager
     def _transaction(self, seconds: int, *, idle: int = 0) -> Iterator[Connection]:
-        """A transaction; what the server says becomes an error of ours. Whoever has said nothing
-        for `idle` seconds, and holds a lock that others wait for, is cut off."""
+        """Open a transaction and translate errors of the server into Millrace errors. A connection
+        that holds locks and is idle for `idle` seconds is cut off by the server.
+        """
         db = _links.get(self)
         try:
             with db.transaction():
@@ -439,7 +445,7 @@ def _connect(sink: Postgres) -> Connection:
             ) from error
         raise _unheard(error) from error
     except psycopg.ProgrammingError as error:
-        # It would say what it does not understand: the password, perhaps.
+        # The original error could quote the URL with its password.
         raise Invalid(
             "url is no address of PostgreSQL, such as postgresql://user:password@host:5432/shop",
             field="url",

@@ -1,4 +1,4 @@
-"""Which row, and which column of it, PostgreSQL would not take."""
+"""Finds the row and column that PostgreSQL has refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def blame(
     columns: Sequence[Sequence[object]],
     key: Sequence[str],
 ) -> Invalid:
-    """The error that names row and column: each row is tried alone until one fails."""
+    """Return an error that names row and column: each row is tried separately until one fails."""
     why = error.diag.message_primary or str(error)
     for row in zip(*columns, strict=True):
         if not _fits(db, stage, names, row):
@@ -38,7 +38,7 @@ def blame(
 
 
 def refusal(error: psycopg.Error, table: str) -> Invalid:
-    """The error for what the table itself refused."""
+    """Return the error for an operation that the table refused."""
     diag = error.diag
     said = ": ".join(
         part for part in (diag.message_primary or str(error), diag.message_detail) if part

@@ -1,4 +1,4 @@
-"""How values of Arrow are stored in PostgreSQL."""
+"""Mapping between the types of Arrow and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ _BACK: dict[int, pa.DataType] = {
     1114: pa.timestamp("us"),
     1184: pa.timestamp("us", tz="UTC"),
 }
-"""Types by the numbers that PostgreSQL has for them."""
+"""Types by their OID in PostgreSQL."""
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Whether values of the type are stored as JSON."""
+    """Return True if values of the type are stored as JSON."""
     return any(test(kind) for test in _NESTED)
 
 
 def column_type(name: str, kind: pa.DataType) -> str:
-    """The type of a column that is made for values like these.
+    """Return the type of a new column for these values.
 
     Raises:
-        Invalid: there is none.
+        Invalid: PostgreSQL has no such type.
     """
     if isinstance(kind, pa.TimestampType):
         return "timestamptz" if kind.tz else "timestamp"
@@ -77,10 +77,10 @@ def column_type(name: str, kind: pa.DataType) -> str:
 
 
 def to_json(value: object) -> str | None:
-    """A nested value as it is stored; bytes are written in base64."""
+    """Encode a nested value as it is stored; bytes are written in base64."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def read_type(oid: int) -> pa.DataType | None:
-    """The type of values that come back; None: whatever they look like."""
+    """Return the type of values that are read back; None: it is inferred."""
     return _BACK.get(oid)

@@ -1,15 +1,16 @@
-"""Rows as messages of another queue, exactly once.
+"""A sink for queues: rows become messages of another queue, exactly once.
 
-Those who stage write their rows as a stage of the queue, which nobody sees. The commit is one
-transaction of the place: it moves a cursor, publishes the stages, and writes the flow's row (fence
-and boundary) into a queue of its own, `millrace-flows`.
+`stage` writes rows as a stage of the queue, which is invisible. The commit is one transaction: it
+moves a cursor, publishes the stages, and writes the flow's row (fence and boundary) into a queue of
+its own, `millrace-flows`.
 
-Rule 1: the cursor is the fence. `open` resets it, so that it is another one from then on: whoever
-opened before holds a snapshot of the old one, cannot commit it, and with it falls all the rest.
-Rule 2: a snapshot of the cursor is taken only by who finds their own row in it.
+Rule 1: the cursor is the fence. `open` resets it, which makes it a new one: a run that opened
+earlier has a snapshot of the old cursor, cannot commit it, and with it the whole transaction fails.
+
+Rule 2: a run uses a snapshot of the cursor only if it finds its own row in it.
+
 Rule 3: the same snapshot can be committed twice. So every commit also publishes a stage that was
-made for it alone: an attempt of which nobody heard, and the one that is made again, are never both
-done.
+made for it alone: an attempt with an unknown result and its repetition are never both applied.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace import limits, sync
-from millrace.client.message import Message, fitting
+from millrace.client.message import Message, rows_that_fit
+from millrace.client.multi_shard_cursor import find_cursor
 from millrace.client.reserved import plain_column, plain_headers
-from millrace.client.ticket import read_ticket, write_ticket
-from millrace.client.vector import find_cursor
-from millrace.core.block import SCHEMA
-from millrace.core.column import Array
+from millrace.client.snapshot_token import read_snapshot_token, write_snapshot_token
+from millrace.core.format.block import SCHEMA
+from millrace.core.format.column import Array
 from millrace.decoding import decode_json
 from millrace.errors import (
     Exists,
@@ -52,7 +53,7 @@ from millrace.sinks.newest import newest
 from millrace.sinks.wording import shown, to_bytes, to_json
 
 FLOWS = "millrace-flows"
-"""The queue of the flows' rows, in the space of the queue that is filled."""
+"""Name of the queue of the flows' rows, in the space of the target queue."""
 
 ALL = "*"
 HEADERS = "headers"
@@ -62,32 +63,34 @@ class _Flow(msgspec.Struct, frozen=True):
     fence: int
     boundary: str | None
     run: str = ""
-    """Of two who open at the same moment, with the same fence, the one who was last."""
+    """Distinguishes two runs that open at the same moment, with the same fence; the last one
+    counts.
+    """
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """What is remembered until the next commit."""
+    """The state of a run until its next commit."""
 
     run: str
     ticket: str
-    """The snapshot that the commit moves the cursor over; it shows the run's own row."""
+    """The snapshot that the commit moves the cursor over; it contains the run's own row."""
     token: str
-    """A stage of the queue of flows, which the commit publishes: there is one commit for it."""
+    """A stage of the queue of flows, which the commit publishes: it allows only one commit."""
 
 
 class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A queue, which is made if it is not there."""
+    """A queue, which is created if missing."""
 
     queue: Annotated[str, msgspec.Meta(min_length=1)]
     """`name`, or `space/name`."""
     url: str = ""
-    """Of a server; what it knows the caller by is in MILLRACE_TOKEN, or in `token_file`."""
+    """URL of a server; the caller's token is in MILLRACE_TOKEN, or in `token_file`."""
     path: str = ""
-    """A folder of queues, in place of a server."""
+    """A folder of queues, instead of a server."""
     token_file: str = ""
     certificates: str = ""
     key: tuple[str, ...] = ()
-    """The column that becomes the message's key: the queue is keyed then. Empty: it is not."""
+    """The column that becomes the message's key: then the queue is keyed. Empty: it is not."""
     value: str = "value"
     """The column that becomes the body; "*": all of them, as JSON."""
 
@@ -100,7 +103,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def lanes(self) -> int:
-        """A message may not be overtaken by an older one of its key."""
+        """See `Sink.lanes`; it keeps messages of the same key in order."""
         return limits.SINK_LANES if self.key else 0
 
     def check(self, schema: pa.Schema) -> None:
@@ -121,7 +124,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         with self._place() as m:
             self._queue(m)
             flows = m.queue(FLOWS, space=self._space, keyed=True, retention="log")
-            # From here on nobody else's commit is taken, so that what is read stays true.
+            # The reset fences the commits of other runs, so that the following reads stay valid.
             cursor = flows.cursor(_mark(self._name, flow))
             cursor.reset("beginning")
             with flows.snapshot() as snapshot:
@@ -133,13 +136,14 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             boundary = None if text is None else Boundary.of_text(text)
             held = Held(flow, fence, boundary)
             if found is None:
-                # A cursor steps over rows only; nobody reads this one.
+                # A cursor moves over rows only; this message has no reader.
                 flows.publish(b"", key=_mark(self._name, flow))
             try:
                 first = cursor.next()
                 if first is None:
                     raise overtaken(held)
-                # With a step of the cursor: what was read is old, if others have reset it since.
+                # Committed with a step of the cursor, which fails if another run has reset it since
+                # the read.
                 with m.transaction() as t:
                     t.commit(first)
                     t.publish(flows, row, key=self._key(flow))
@@ -156,7 +160,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             queue = self._queue(m)
             for batch in newest(batches, self.key) if self.key else batches:
                 while batch.num_rows:
-                    count = max(1, fitting(batch, limits.SINK_STAGE_BYTES))
+                    count = max(1, rows_that_fit(batch, limits.SINK_STAGE_BYTES))
                     queue.stage(name, self._messages(batch.slice(0, count)))
                     batch, rows = batch.slice(count), rows + count
         return name.encode() if rows else b""
@@ -192,7 +196,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ) -> Held:
         state = _state(held)
         row = msgspec.json.encode(_Flow(held.fence, span.upto.text(), state.run))
-        snapshot = read_ticket(flows._twin, state.ticket)
+        snapshot = read_snapshot_token(flows._twin, state.ticket)
         with m.transaction() as t:
             t._twin.commit(snapshot)
             t.publish_staged(flows, [state.token])
@@ -202,14 +206,14 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return self._going_on(flows, msgspec.structs.replace(held, boundary=span.upto), state.run)
 
     def _judge(self, flows: sync.Queue, held: Held, error: Refused) -> tuple[Held, bool]:
-        """What it means that a commit was refused: how far the flow is, and whether the token is
-        spent, so that an attempt of which nobody heard cannot be done any more.
+        """Explain a refused commit: return the flow's state, and True if the token is spent, so
+        that an earlier attempt with an unknown result can no longer be applied.
 
         Raises:
-            Stale: somebody else has opened the flow.
+            Stale: another run has opened the flow.
         """
         run = _state(held).run
-        # First the token: who finds it spent sees what it was spent for.
+        # The token is read first: if it is spent, the flow's row shows by what.
         is_spent = _state(held).token not in flows.stages()
         with flows.snapshot() as snapshot:
             found = self._flow(snapshot, held.flow)
@@ -227,14 +231,14 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
     def _going_on(self, flows: sync.Queue, held: Held, run: str) -> Held:
-        """With what the next commit needs.
+        """Return the state with everything that the next commit needs.
 
         Raises:
-            Stale: somebody else has opened the flow.
+            Stale: another run has opened the flow.
         """
         mark = _mark(self._name, held.flow)
         try:
-            # Without a claim: one that was overtaken must not fence the present one.
+            # Without a claim: a fenced run must not fence the present one.
             cursor = flows._portal.run(partial(find_cursor, flows._twin, mark))
             if cursor is None:
                 raise overtaken(held)
@@ -246,11 +250,11 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise overtaken(held)
         token = f"{mark}-{held.fence}-{secrets.token_hex(8)}"
         flows.stage(token, [Message(token.encode(), key=f"{self._key(held.flow)} token")])
-        state = _State(run, write_ticket(snapshot._twin), token)
+        state = _State(run, write_snapshot_token(snapshot._twin), token)
         return msgspec.structs.replace(held, state=msgspec.json.encode(state).decode())
 
     def clean(self, held: Held) -> None:
-        """Drop the stages of those who were overtaken; the rest goes by age."""
+        """Drop the stages of fenced runs; others expire."""
         mark = _mark(self._name, held.flow)
         with self._place() as m:
             for queue in (self._queue(m), m.find(FLOWS, space=self._space)):
@@ -261,12 +265,12 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def close(self) -> None:
         """See `Sink.close`."""
         with _lock:
-            m = _places.pop((os.getpid(), self.url, self.path), None)
+            m = _connections.pop(self._connection_key(), None)
         if m is not None:
             m.close()
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `Readable.rows`: key, value, op, and what the queue itself says of a message."""
+        """See `Readable.rows`: key, value, op, and the columns that the queue itself adds."""
         with self._place() as m, self._queue(m).snapshot() as snapshot:
             for batch in snapshot.arrow():
                 if self.key:
@@ -296,7 +300,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     # --- Rows -------------------------------------------------------------------------------------
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch | list[Message]:
-        """The rows as the queue takes them."""
+        """Convert the rows to messages in the queue's form."""
         names = batch.schema.names
         ops = batch.column(OP) if OP in names else None
         deletes = ops is not None and bool(pc.any(_are(ops, DELETE)).as_py())
@@ -356,7 +360,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def _key_column(self) -> str:
-        """A message may have a key where the queue is not keyed, too."""
+        """A message may have a key in a queue that is not keyed, too."""
         return self.key[0] if self.key else "key"
 
     def _key(self, flow: str) -> str:
@@ -381,7 +385,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @contextmanager
     def _place(self) -> Iterator[sync.Millrace]:
-        """The queues there; what is not known to be done is asked for again."""
+        """Open the server or folder; calls with an unknown result raise `Retry`."""
         try:
             yield self._opened()
         except Unknown as error:
@@ -392,11 +396,15 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ) from error
 
     def _opened(self) -> sync.Millrace:
-        place = (os.getpid(), self.url, self.path)
+        key = self._connection_key()
         with _lock:
-            if place not in _places:
-                _places[place] = self._open_place()
-            return _places[place]
+            if key not in _connections:
+                _connections[key] = self._open_place()
+            return _connections[key]
+
+    def _connection_key(self) -> _ConnectionKey:
+        # With the credentials: a sink must not act with the rights of another sink's token.
+        return os.getpid(), self.url, self.path, self.token_file, self.certificates
 
     def _open_place(self) -> sync.Millrace:
         if self.path:
@@ -414,8 +422,11 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return sync.connect(self.url, token=token, certificates=self.certificates or None)
 
 
-_places: dict[tuple[int, str, str], sync.Millrace] = {}
-"""Those that are open in this process; any thread may use them."""
+_ConnectionKey = tuple[int, str, str, str, str]
+"""Process, address or folder, and the files with the credentials."""
+
+_connections: dict[_ConnectionKey, sync.Millrace] = {}
+"""The connections of this process; any thread may use them."""
 
 _lock = Lock()
 
@@ -425,7 +436,7 @@ def _state(held: Held) -> _State:
 
 
 def _mark(queue: str, flow: str) -> str:
-    """A name for what belongs to a flow: names have no slashes."""
+    """Return a name for the cursor and stages of a flow; names cannot contain slashes."""
     return f"flow-{hashlib.sha256(f'{queue} {flow}'.encode()).hexdigest()[:24]}"
 
 

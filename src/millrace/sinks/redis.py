@@ -1,13 +1,13 @@
-"""Rows as keys of Redis, exactly once.
+"""A sink for Redis: rows become keys, exactly once.
 
-Those who stage push their rows into a list of their own. The commit runs scripts on the server that
-move them from there to their keys; each of them looks first whether the fence and the boundary are
-still those that the run knows. A span of up to 5,000 rows is one script with its boundary: it is
-seen whole or not at all. A larger one goes in pieces, and its boundary with the last; after a crash
-in between the span is brought again, which does no harm.
+`stage` pushes rows into a list of its own. The commit runs scripts on the server that move them
+from there to their keys; each script first checks that the fence and the boundary are still the
+ones that the run knows. A span of up to 5,000 rows is one script with its boundary: it becomes
+visible as a whole. A larger one is moved in pieces, and its boundary with the last; after a crash
+in between the span is repeated, which is idempotent.
 
-Rule 1: nothing is written to a key but by a script that has checked the fence and the boundary. So
-spans are applied in their order, by one run at a time, and rows need no versions of their own.
+Rule 1: keys are written only by scripts that check the fence and the boundary. So spans are applied
+in order, by one run at a time, and rows need no versions of their own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENVIRONMENT = "REDIS_URL"
 ALL = "*"
 
 OWN = b"millrace:"
-"""What the names of the sink's own keys begin with."""
+"""Prefix of the sink's own keys."""
 
 APPLY = """
 local now = redis.call('HMGET', KEYS[1], 'fence', 'boundary')
@@ -84,7 +84,7 @@ if ARGV[3] ~= '' then
 end
 return 'done'
 """
-"""Rows of staged lists to their keys, and the boundary, if there is one, behind them."""
+"""Moves rows of staged lists to their keys, and then stores the boundary, if one is given."""
 
 Value = bytes | str | int | float
 
@@ -95,32 +95,34 @@ class _Staged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys with a value each, or with a hash of the row's columns."""
+    """Keys with one value each, or with a hash of the row's columns."""
 
     url: str = ""
-    """redis://user:password@host:port/database, or rediss:// with TLS; without it, what the
-    environment has in REDIS_URL."""
+    """redis://user:password@host:port/database, or rediss:// with TLS; by default the environment
+    variable REDIS_URL.
+    """
     key: tuple[str, ...] = ("key",)
     name: str = ""
-    """What a key is named, with columns in braces: "order:{key}"; by default the columns of the
-    key, parted by colons."""
+    """Template of key names, with columns in braces: "order:{key}"; by default the columns of the
+    key, separated by colons.
+    """
     store: Literal["value", "hash"] = "value"
     value: str = "value"
     """The column that is stored; "*" stores all of them, as JSON."""
     ttl: int = 0
-    """Seconds after which a row goes by itself, counted from its last change; 0: never."""
+    """Seconds until a row expires, counted from its last change; 0: never."""
 
     def __repr__(self) -> str:
         return f"<Redis {self.template}>"
 
     @property
     def lanes(self) -> int:
-        """A row may not be overtaken by an older one of its key."""
+        """See `Sink.lanes`; it keeps rows of the same key in order."""
         return limits.SINK_LANES
 
     @property
     def template(self) -> str:
-        """How keys are named."""
+        """The template of key names."""
         return self.name or ":".join(f"{{{name}}}" for name in self.key)
 
     def check(self, schema: pa.Schema) -> None:
@@ -175,7 +177,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             before = b"" if held.boundary is None else held.boundary.text().encode()
             if self._carry(server, held, span, parts, before):
                 return msgspec.structs.replace(held, boundary=span.upto)
-            # Whoever asks does not know how far the sink is; it may have been this very span.
+            # The caller's boundary is out of date; perhaps this very span was applied already.
             text = self._fenced(server, held)
             boundary = _boundary(text)
             if not goes_on(boundary, span):
@@ -192,7 +194,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         parts: Sequence[_Staged],
         before: bytes,
     ) -> bool:
-        """Move the rows; False where the boundary is another one than `before`."""
+        """Move the rows; return False if the stored boundary differs from `before`."""
         after = span.upto.text()
         if sum(part.rows for part in parts) <= limits.REDIS_SCRIPT_ROWS:
             return self._apply(server, held, parts, before, after)
@@ -201,11 +203,11 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 upto = at + limits.REDIS_SCRIPT_ROWS - 1
                 if not self._apply(server, held, [part], before, "", at, upto):
                     return False
-        # The lists are empty between these places; the last script drops them.
+        # An empty range (from 1 to 0): the last script moves no rows and drops the lists.
         return self._apply(server, held, parts, before, after, 1, 0)
 
     def clean(self, held: Held) -> None:
-        """Drop what those have staged who were overtaken; the rest goes by age."""
+        """Drop the staged lists of fenced runs; others expire."""
         with self._server() as server:
             self._fenced(server, held)
             own = f"millrace:stage:{held.flow}:{held.fence}:".encode()
@@ -220,7 +222,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         _links.drop(self)
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `Readable.rows`; where one column is stored, it and the key are bytes."""
+        """See `Readable.rows`; if one column is stored, it and the key are bytes."""
         named = columns_of(self.template)
         with self._server() as server:
             lines: list[dict[str, object]] = []
@@ -259,8 +261,9 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # --- Rows -------------------------------------------------------------------------------------
 
     def _packed(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Each row as its script takes it: a name and its value, or the fields of its hash; a name
-        alone is a delete."""
+        """Encode each row for the script: a name and its value, or the fields of its hash; a name
+        alone is a delete.
+        """
         packed: list[bytes] = []
         for row in batch.to_pylist():
             name = fill(self.template, row)
@@ -296,7 +299,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         first: int = 0,
         last: int = -1,
     ) -> bool:
-        """Run the script; False where the boundary is another one than `before`."""
+        """Run the script; return False if the stored boundary differs from `before`."""
         script = server.register_script(APPLY)
         rows = sum(part.rows for part in parts)
         values: list[Value] = [held.fence, before, after, self.ttl, first, last, rows]
@@ -315,10 +318,10 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     # --- The flow ---------------------------------------------------------------------------------
 
     def _fenced(self, server: redis.Redis, held: Held) -> bytes | None:
-        """The boundary as it is stored.
+        """Return the boundary as it is stored.
 
         Raises:
-            Stale: somebody else has opened the flow since.
+            Stale: another run has opened the flow.
         """
         fields = ["fence", "boundary"]
         fence, text = cast("list[bytes | None]", server.hmget(_flow(held.flow), fields))
@@ -328,7 +331,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @contextmanager
     def _server(self) -> Iterator[redis.Redis]:
-        """The server; what it says becomes an error of ours."""
+        """Connect to the server and translate its errors into Millrace errors."""
         try:
             yield _links.get(self)
         except MillraceError:
@@ -370,11 +373,12 @@ def _connect(sink: Redis) -> redis.Redis:
             url,
             socket_connect_timeout=limits.SINK_CONNECT_SECONDS,
             socket_timeout=limits.SINK_ANSWER_SECONDS,
-            # What was sent twice would be done twice: the fence rises by one with each opening.
+            # Retries are off: a request sent twice could be executed twice, and each opening raises
+            # the fence.
             retry=Again(NoBackoff(), 0),
         )
     except ValueError as error:
-        # It would say what it does not understand: the password, perhaps.
+        # The original error could quote the URL with its password.
         raise Invalid(
             "url is no address of Redis, such as redis://user:password@host:6379/0", field="url"
         ) from error

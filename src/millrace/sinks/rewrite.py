@@ -1,12 +1,13 @@
-"""Replacing rows in files that never change: the files that a row touches are written anew.
+"""Copy-on-write upserts in immutable files: the files that contain an affected key are rewritten.
 
 A table is laid out in lanes (`lane.py`): the rows of a key are all in the files of its lane, and a
-file is of one lane, which its folder and name tell. So nobody who rewrites one lane gets in
-the way of who rewrites another.
+file belongs to one lane, which is part of its folder and name. So writers of different lanes never
+conflict.
 
-Rule 1: only files that hold a key which is replaced or deleted are written anew, and small ones
-when there are too many.
-Rule 2: in memory are the new rows of one lane, and one batch of the old ones.
+Rule 1: only files that contain a replaced or deleted key are rewritten, and small files when there
+are too many.
+
+Rule 2: memory holds the new rows of one lane, and one batch of the old ones.
 """
 
 from __future__ import annotations
@@ -27,35 +28,35 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millrace import limits
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, OP
 from millrace.sinks.columns import fitted
 from millrace.sinks.lane import lanes_of
 from millrace.sinks.null_key import check_null_keys
-from millrace.sinks.parts import PartWriter, Staged, read_part
+from millrace.sinks.parts import PartWriter, StagedFiles, read_part
 
 SEQ = "seq"
-"""The column that tells which of two rows of one key is the newer."""
+"""The column that orders two rows of one key."""
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How the files of a table lie by key."""
+    """The layout of a table's files by key."""
 
     key: tuple[str, ...]
     lanes: int
 
     @property
     def home(self) -> str:
-        """The folder of all lanes; another key, or another number of lanes, has another one."""
+        """The folder of all lanes; it depends on the key and the number of lanes."""
         return f"lane-{self.lanes}-{crc32(json.dumps(self.key).encode()):08x}"
 
     def prefix(self, lane: int) -> str:
-        """How the names of a lane's files begin."""
+        """Return the prefix of the file names of a lane."""
         return f"{lane:04d}-"
 
     def lane_of(self, path: str) -> int | None:
-        """Whose file this is; None: nobody's, somebody else wrote it."""
+        """Return the lane of a file, or None if another writer made it."""
         home, _, name = path.partition("/")
         lane, _, rest = name.partition("-")
         return int(lane) if home == self.home and lane.isdigit() and rest else None
@@ -67,15 +68,15 @@ class Files(msgspec.Struct, frozen=True):
     root: Path
     layout: Layout
     sizes: Mapping[str, int]
-    """By their paths within the root."""
+    """Sizes by path relative to the root."""
     lanes: Mapping[int, Sequence[str]]
-    """Those of each lane, sorted."""
+    """Sorted paths of each lane."""
     strangers: Sequence[str]
-    """Those of no lane, sorted."""
+    """Sorted paths of files that belong to no lane."""
 
     @classmethod
     def of(cls, root: Path, layout: Layout, sizes: Mapping[str, int]) -> Files:
-        """By their sizes."""
+        """Make an instance from the files' sizes."""
         lanes: dict[int, list[str]] = {}
         strangers: list[str] = []
         for path in sorted(sizes):
@@ -84,13 +85,13 @@ class Files(msgspec.Struct, frozen=True):
         return cls(root, layout, sizes, lanes, strangers)
 
     def seen(self, lane: int) -> str:
-        """Another text whenever a lane has other files."""
+        """Return a checksum of the names of a lane's files."""
         names = "\n".join(self.lanes.get(lane, ()))
         return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
 class Spool:
-    """Parts rows by lanes; what does not fit into memory waits on the disk."""
+    """Partitions rows by lane; rows that exceed the memory limit are spilled to disk."""
 
     def __init__(self, layout: Layout, schema: pa.Schema) -> None:
         self._layout = layout
@@ -114,7 +115,7 @@ class Spool:
             self._folder.cleanup()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add rows to their lanes."""
         lanes = lanes_of(batch, self._layout.key, self._layout.lanes)
         order = np.argsort(lanes, kind="stable")
         parted, lanes = batch.take(order), lanes[order]
@@ -127,11 +128,11 @@ class Spool:
             self._spill()
 
     def lanes(self) -> list[int]:
-        """Those that rows came for."""
+        """Return the lanes that have rows."""
         return sorted({*self._held, *self._files})
 
     def batches(self, lane: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a lane, as they came."""
+        """Yield the rows of a lane, in the order of arrival."""
         for path in self._files.get(lane, ()):
             with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
                 for at in range(reader.num_record_batches):
@@ -152,7 +153,7 @@ class Spool:
 
 
 class Keys:
-    """The keys of some rows, each with a number; null is a value like any other."""
+    """An index of the keys of some rows, each with a number; null is a value like any other."""
 
     def __init__(self, rows: pa.Table, names: Sequence[str]) -> None:
         self._names = names
@@ -173,10 +174,10 @@ class Keys:
             codes = _index(paired, pairs)
         assert codes is not None
         self.own = codes
-        """The numbers of the rows themselves."""
+        """The numbers of the rows' own keys."""
 
     def find(self, batch: pa.RecordBatch) -> Array:
-        """The number of the key of each row; null: it is not one of these."""
+        """Return the number of each row's key, or null for a key that is not in the index."""
         codes = _index(batch.column(self._names[0]), self._values[0])
         for at, name in enumerate(self._names[1:]):
             values = self._values[at + 1]
@@ -185,7 +186,9 @@ class Keys:
         return codes
 
     def may_be_in(self, footer: pq.FileMetaData) -> bool:
-        """Whether a file can hold one of them, by what its footer says of the first column."""
+        """Return True if a file can contain one of the keys, by the statistics of the first
+        column.
+        """
         values = self._values[0]
         if values.null_count or not footer.num_row_groups:
             return bool(footer.num_row_groups)
@@ -209,7 +212,7 @@ class Keys:
                 if found.min <= high and low <= found.max:
                     return True
         except UnicodeDecodeError:
-            # Spark lets a text be any bytes, and Python none that is no text.
+            # Spark permits any bytes in a text, which Python cannot decode.
             return True
         return False
 
@@ -223,7 +226,7 @@ def _pair(codes: Array, count: int, found: Array) -> Array:
 
 
 def newest(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """One row of each key: the one with the highest seq, or else the last."""
+    """Return one row of each key: the one with the highest seq, or else the last."""
     if SEQ in rows.column_names:
         rows = rows.take(pc.sort_indices(rows, sort_keys=[(SEQ, "ascending")]))
     numbers = pa.table({"key": Keys(rows, key).own, "at": pa.array(np.arange(rows.num_rows))})
@@ -237,8 +240,8 @@ def stage_lanes(
     files: Files,
     schema: pa.Schema,
     describe: Callable[[pq.FileMetaData], str],
-) -> Staged:
-    """Write the files that take the place of those which hold what the rows replace or delete."""
+) -> StagedFiles:
+    """Write the files that replace the ones with rows to be replaced or deleted."""
     removed: list[str] = []
     seen: dict[int, str] = {}
     incoming = schema.append(pa.field(OP, pa.string()))
@@ -250,11 +253,13 @@ def stage_lanes(
             rows = pa.Table.from_batches(spool.batches(lane), incoming)
             seen[lane] = files.seen(lane)
             removed += _rewrite(newest(rows, files.layout.key), files, lane, writer)
-        return Staged(tuple(writer.close()), tuple(removed), seen)
+        return StagedFiles(tuple(writer.close()), tuple(removed), seen)
 
 
-def lay_out(files: Files, schema: pa.Schema, describe: Callable[[pq.FileMetaData], str]) -> Staged:
-    """Write the rows of files that are of no lane where they belong."""
+def lay_out(
+    files: Files, schema: pa.Schema, describe: Callable[[pq.FileMetaData], str]
+) -> StagedFiles:
+    """Write the rows of files without a lane into files of their lanes."""
     with Spool(files.layout, schema) as spool, _writer(files, schema, describe) as writer:
         for path in files.strangers:
             for batch in fitted(read_part(files.root / path), schema):
@@ -263,7 +268,7 @@ def lay_out(files: Files, schema: pa.Schema, describe: Callable[[pq.FileMetaData
             writer.begin(files.layout.prefix(lane))
             for batch in spool.batches(lane):
                 writer.write(batch)
-        return Staged(tuple(writer.close()), tuple(files.strangers))
+        return StagedFiles(tuple(writer.close()), tuple(files.strangers))
 
 
 def _writer(
@@ -279,7 +284,9 @@ def _writer(
 
 
 def _rewrite(rows: pa.Table, files: Files, lane: int, writer: PartWriter) -> list[str]:
-    """Write what is left of the files that are touched, and the new rows; returns those files."""
+    """Write the remaining rows of the affected files and the new rows; return the replaced
+    files.
+    """
     keys = Keys(rows, files.layout.key)
     paths = files.lanes.get(lane, ())
     narrow = pa.schema([writer.schema.field(name) for name in files.layout.key])
@@ -305,11 +312,11 @@ def _holds(path: Path, keys: Keys, narrow: pa.Schema) -> bool:
     )
 
 
-def still_so(staged: Sequence[Staged], files: Files) -> bool:
-    """Whether the lanes that were rewritten still have the files that were seen.
+def still_so(staged: Sequence[StagedFiles], files: Files) -> bool:
+    """Return True if the rewritten lanes still have the files that were seen.
 
     Raises:
-        Invalid: rows of one lane came to two calls of `stage`.
+        Invalid: rows of one lane were passed to two calls of `stage`.
     """
     lanes = [lane for each in staged for lane in each.seen]
     if len(set(lanes)) < len(lanes):

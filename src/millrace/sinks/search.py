@@ -1,19 +1,23 @@
-"""Rows as documents of OpenSearch or Elasticsearch.
+"""A sink for OpenSearch and Elasticsearch: rows become documents.
 
-The place knows no transactions: documents are written when they are staged, each with a version of
-its run's fence and the number of its span's end, and the boundary after all of them. What is
-written again is the same or older, and an older version is refused by the server: a repeat is
-harmless.
+The index has no transactions: documents are written when they are staged, each with a version made
+of its run's fence and the number of its span's end, and the boundary after all of them. A repeated
+write has the same version or an older one, and the server refuses older versions: a repeat is
+idempotent.
 
-Rule 1: the fence and the boundary are one document, changed only as it was read (`if_seq_no`). They
-are looked at before rows are written; a run that is overtaken between the two can only write what
-its successor writes as well, or what the successor's versions refuse.
-Rule 2: a delete is a document, too, a tombstone, so that its version is known: else a late write
-would bring the dead back. Readers use the alias, which leaves tombstones out; they go after a day.
-Rule 3: whatever a later run writes is of a later version. Numbers alone would not do: spans that
+Rule 1: the fence and the boundary are one document, updated by compare-and-set (`if_seq_no`). They
+are checked before rows are written; a run that is fenced between the two can only write what its
+successor writes as well, or what the successor's versions refuse.
+
+Rule 2: a delete is a document, too, a tombstone, so that its version is known: otherwise a late
+write would restore a deleted document. Readers use the alias, which excludes tombstones; they are
+removed after a day.
+
+Rule 3: a later run always writes later versions. The number alone would not suffice: spans that
 were cut at other places of several shards may have the same one.
-Rule 4: a version that is refused must be a later one of the same flow and queue. If somebody else
-has written the document, that is an error: the row would be lost.
+
+Rule 4: a refused version must be older than one of the same flow and queue. If another writer made
+the document, that is an error: the row would be lost.
 """
 
 from __future__ import annotations
@@ -43,13 +47,14 @@ from millrace.sinks.wording import shown, to_json, to_text
 ENVIRONMENT = "SEARCH_URL"
 FLOWS = "millrace-flows"
 LIVE = "-live"
-"""Behind the index's name: the alias of those who read."""
+"""Suffix of the alias for readers, after the index's name."""
 DELETED, WRITER, VERSION = "millrace_deleted", "millrace_writer", "millrace_version"
-"""Fields of the sink's own: since when a document is a tombstone, who wrote it, and its version."""
+"""The sink's own fields: time of deletion of a tombstone, writer, and version."""
 
 FENCE_BITS = 40
-"""Versions have 63 bits: for millions of runs, each further than all before it by more rows than a
-span has."""
+"""Versions have 63 bits: enough for millions of runs, each ahead of all before it by more rows than
+a span has.
+"""
 
 ALL = "*"
 
@@ -68,31 +73,31 @@ class _Flow(msgspec.Struct, frozen=True):
     fence: int
     boundary: str | None
     base: int = 0
-    """Added to the numbers of boundaries: a flow that comes later is not behind the documents of
-    those before it, such as its own before it was rewound."""
+    """Added to the numbers of boundaries: versions of a new flow exceed those of the existing
+    documents, such as its own before it was rewound.
+    """
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An index, which is made if it is not there, and its alias for readers."""
+    """An index, which is created if missing, and its alias for readers."""
 
     index: str
     url: str = ""
-    """http://user:password@host:9200, or https; without it, what the environment has in
-    SEARCH_URL."""
+    """http://user:password@host:9200, or https; by default the environment variable SEARCH_URL."""
     key: tuple[str, ...] = ("key",)
     document: str = ALL
     """A column with the document as JSON; "*": all columns are its fields."""
     certificates: str = ""
-    """A file of authorities, where the server's is not known to the system."""
+    """A file of certificate authorities, if the system does not trust the server's."""
     tombstones: Annotated[int, msgspec.Meta(ge=60)] = limits.SEARCH_TOMBSTONE_SECONDS
-    """Seconds for which deleted documents are kept as such."""
+    """Seconds until tombstones are removed."""
 
     def __repr__(self) -> str:
         return f"<Search {self.index}>"
 
     @property
     def lanes(self) -> int:
-        """A row may not be overtaken by an older one of its key."""
+        """See `Sink.lanes`; it keeps rows of the same key in order."""
         return limits.SINK_LANES
 
     def check(self, schema: pa.Schema) -> None:
@@ -124,7 +129,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return Held(flow, now.fence, _boundary(now))
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
-        """See `Sink.stage`; the documents can be seen from now on."""
+        """See `Sink.stage`; the documents are visible from now on."""
         link = _links.get(self)
         now, _ = self._fenced(link, task.held)
         if not goes_on(_boundary(now), task.span):
@@ -148,7 +153,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(held, boundary=span.upto)
 
     def clean(self, held: Held) -> None:
-        """Drop tombstones that are old enough."""
+        """Delete tombstones that are old enough."""
         link = _links.get(self)
         self._fenced(link, held)
         before = int((time.time() - self.tombstones) * 1000)
@@ -162,7 +167,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             link.ask("POST", f"/{quote(self.index)}/_refresh")
             hits = _hits(link.ask("POST", f"/{quote(self.index)}/_search", query).json())
             lines = [
-                # Only as it was found: it may be alive again.
+                # Only if unchanged: the document may exist again.
                 {
                     "delete": {
                         "_id": hit["_id"],
@@ -176,7 +181,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return
             body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
             if link.ask("POST", f"/{quote(self.index)}/_bulk", body).json().get("errors"):
-                # Some are alive again, or may not be deleted now; the next run looks again.
+                # Some have changed or cannot be deleted now; the next run tries again.
                 return
 
     def close(self) -> None:
@@ -184,7 +189,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _links.drop(self)
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `Readable.rows`: the fields of documents that are no tombstones."""
+        """See `Readable.rows`: the fields of documents that are not tombstones."""
         link = _links.get(self)
         link.ask("POST", f"/{quote(self.index)}/_refresh")
         query: Json = {"size": limits.SEARCH_PAGE_ROWS, "sort": ["_doc"]}
@@ -204,7 +209,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None if found is None else _boundary(found)
 
     def kept(self, columns: Sequence[str]) -> Sequence[str]:
-        """See `Choosy.kept`: a document that came whole has columns of its own."""
+        """See `Choosy.kept`: a document from one column has fields of its own."""
         return columns if self.document == ALL else ()
 
     # --- The index --------------------------------------------------------------------------------
@@ -233,7 +238,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"/{FLOWS}/_doc/{quote(f'{self.index} {flow}', safe='')}"
 
     def _flow(self, link: Link, flow: str) -> tuple[_Flow | None, str]:
-        """The document of the flow, and what says that it was not changed since."""
+        """Return the document of the flow, and the parameters that make its update conditional."""
         found = link.ask("GET", self._path(flow))
         if found.status == 404:
             return None, "op_type=create"
@@ -242,7 +247,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return convert(line["_source"], _Flow), place
 
     def _put_flow(self, link: Link, flow: str, value: _Flow, place: str) -> bool:
-        """Write it; False: it was changed since it was read."""
+        """Store the flow; return False if it was changed since it was read."""
         said = link.ask("PUT", f"{self._path(flow)}?{place}", msgspec.to_builtins(value))
         if said.status == 409:
             return False
@@ -251,7 +256,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return True
 
     def _highest(self, link: Link) -> int:
-        """The highest version in the index."""
+        """Return the highest version in the index."""
         link.ask("POST", f"/{quote(self.index)}/_refresh")
         query: Json = {"size": 1, "sort": [{VERSION: "desc"}], "_source": [VERSION]}
         hits = _hits(link.ask("POST", f"/{quote(self.index)}/_search", query).json())
@@ -259,10 +264,10 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return max((source.get(VERSION, 0) for source in sources), default=0)
 
     def _fenced(self, link: Link, held: Held) -> tuple[_Flow, str]:
-        """What is known of the flow now.
+        """Return the present state of the flow.
 
         Raises:
-            Stale: somebody else has opened the flow since.
+            Stale: another run has opened the flow.
         """
         found, place = self._flow(link, held.flow)
         if found is None or found.fence != held.fence:
@@ -271,7 +276,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _Bulk:
-    """Documents on their way."""
+    """A buffer of documents for bulk requests."""
 
     def __init__(self, sink: Search, link: Link, version: int, writer: str) -> None:
         self._sink = sink
@@ -283,7 +288,7 @@ class _Bulk:
         self._now = int(time.time() * 1000)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Send the rows, as soon as there are enough."""
+        """Add rows to the buffer, and send it when it is full."""
         for row in batch.to_pylist():
             name = self._id(row)
             place = {"_id": name, "version": self._version, "version_type": "external_gte"}
@@ -293,7 +298,7 @@ class _Bulk:
                 self.send()
 
     def send(self) -> None:
-        """Send what waits."""
+        """Send the buffered documents."""
         if not self._lines:
             return
         body = b"\n".join([*self._lines, b""])
@@ -317,7 +322,7 @@ class _Bulk:
         self._judge(behind)
 
     def _judge(self, names: Sequence[str]) -> None:
-        """Documents that are there with a later version must be this flow's own."""
+        """Check that documents with a later version were written by this flow."""
         for at in range(0, len(names), limits.SEARCH_PAGE_ROWS):
             some = names[at : at + limits.SEARCH_PAGE_ROWS]
             path = f"/{quote(self._sink.index)}/_mget?_source_includes={WRITER}"
@@ -381,7 +386,9 @@ def _hits(found: Json) -> list[Json]:
 
 
 def _writer(task: Task) -> str:
-    """Of which flow and queues a document is; a queue that was made anew is another one."""
+    """Return an identifier of a document's flow and queues; a queue that was created again has
+    another one.
+    """
     places = [(place.shards, place.history) for place in task.span.upto.places]
     return hashlib.sha256(repr((task.held.flow, places)).encode()).hexdigest()[:16]
 

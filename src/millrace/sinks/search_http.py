@@ -1,4 +1,4 @@
-"""Speaking to a search index: JSON over HTTP, one connection."""
+"""An HTTP client for search indexes: JSON over a single connection."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Json = dict[str, object]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was said."""
+    """A response: status code and body."""
 
     status: int
     body: bytes
 
     def json(self) -> Json:
-        """As an object."""
+        """Parse the body as a JSON object."""
         return msgspec.json.decode(self.body or b"{}", type=dict[str, object])
 
     def reason(self) -> str:
-        """Why it was refused, in the server's words."""
+        """Return the server's reason for refusing the request."""
         try:
             error = self.json().get("error")
         except msgspec.MsgspecError:
@@ -43,7 +43,7 @@ class Link:
     def __init__(self, url: str, certificates: str) -> None:
         found, port = _parted(url)
         if found is None or found.scheme not in ("http", "https") or not found.hostname:
-            # It is not shown: who knows where its password is.
+            # The URL is not shown, since a malformed one may have its password anywhere.
             raise Invalid("url is not http://host:9200 or https://host:9200", field="url")
         self._prefix = found.path.rstrip("/")
         self._headers: dict[str, str] = {}
@@ -61,11 +61,11 @@ class Link:
     def ask(
         self, method: str, path: str, body: bytes | Mapping[str, object] | None = None
     ) -> Answer:
-        """The answer to one request.
+        """Return the response to a request.
 
         Raises:
-            Retry: there is none, or the server is not able to say more than that.
-            Invalid: nobody is let in.
+            Retry: the server does not respond, or is overloaded.
+            Invalid: authentication failed.
         """
         lines = isinstance(body, bytes)
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
@@ -89,15 +89,15 @@ class Link:
         return answer
 
     def close(self) -> None:
-        """Let it go; the next request opens it again."""
+        """Close the connection; the next request opens it again."""
         self._http.close()
 
 
 def _parted(url: str) -> tuple[SplitResult | None, int]:
-    """The address and its port; None: it is none."""
+    """Return the parsed URL and its port, or None if it is malformed."""
     try:
         found = urlsplit(url)
         return found, found.port or 9200
     except ValueError:
-        # It says what it has found in the place of a port: a part of the password, perhaps.
+        # The error quotes the text in the place of the port, which may be a part of the password.
         return None, 0

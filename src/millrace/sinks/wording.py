@@ -1,4 +1,4 @@
-"""Values of rows as text: names of keys, ids, JSON."""
+"""Conversion of values to text: names of keys, ids, JSON, and messages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import msgspec
 from millrace.errors import Invalid
 
 SHOWN_MAX = 80
-"""Characters of a value that a message shows."""
+"""Maximum number of characters of a value in a message."""
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _PASSWORD = re.compile(r"(?<![^/\s'\"(])([^/@\s:'\"(]*):[^/\s]+@")
 
 
 def to_bytes(value: object) -> bytes:
-    """A value as it is stored where there are only bytes: bytes and texts as they are, all else as
-    JSON has it; what is missing is empty."""
+    """Encode a value for stores of bytes: bytes and texts unchanged, other types as in JSON, None
+    as empty bytes.
+    """
     if value is None:
         return b""
     if isinstance(value, bytes):
@@ -30,7 +31,7 @@ def to_bytes(value: object) -> bytes:
 
 
 def to_text(value: object) -> str:
-    """A value as a part of an id: bytes that are no text in base64."""
+    """Convert a value to a part of an id: bytes that are not valid text in base64."""
     raw = to_bytes(value)
     try:
         return raw.decode()
@@ -39,32 +40,32 @@ def to_text(value: object) -> str:
 
 
 def to_json(row: Mapping[str, object]) -> bytes:
-    """A row as JSON; bytes are written in base64, moments as ISO 8601 has them."""
+    """Encode a row as JSON; bytes are written in base64, times in ISO 8601."""
     return msgspec.json.encode(row)
 
 
 def shown(value: object) -> str:
-    """A value in a message."""
+    """Format a value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def masked(text: str) -> str:
-    """A text whose addresses show no password: of `user:password@host` it is left out."""
+    """Return the text with passwords in URLs removed: `user:password@host`."""
     return _PASSWORD.sub(r"\1:…@", text)
 
 
 def columns_of(template: str) -> list[str]:
-    """The columns that a template names in braces, in their order."""
+    """Return the columns that a template names in braces, in order."""
     return _FIELD.findall(template)
 
 
 def check_template(template: str, key: Sequence[str], field: str) -> None:
-    """See that a template makes a name of its own for every key.
+    """Check that a template produces a unique name for every key.
 
     Raises:
-        Invalid: it does not name all columns of the key, or others; or nothing parts two of them
-            for certain.
+        Invalid: it does not name exactly the columns of the key; or two of them are not separated
+            unambiguously.
     """
     named = columns_of(template)
     if sorted(named) != sorted(key):
@@ -83,11 +84,13 @@ def check_template(template: str, key: Sequence[str], field: str) -> None:
 
 
 def fill(template: str, row: Mapping[str, object]) -> bytes:
-    """The template with the values of a row. Of several columns, what parts them is written as %XX
-    in their values, and so is %: no two keys have one name.
+    """Fill the template with the values of a row.
+
+    With several columns, separators and % in values are written as %XX: no two keys have the same
+    name.
 
     Raises:
-        Invalid: a value is null, which names nothing.
+        Invalid: a value is null and cannot be part of a name.
     """
     parts, between = _parts(template)
     named = []
@@ -108,14 +111,14 @@ def fill(template: str, row: Mapping[str, object]) -> bytes:
 
 @lru_cache(maxsize=16)
 def _parts(template: str) -> tuple[list[str], bytes]:
-    """What stands in a template, columns in turns with the rest, and the bytes that part them."""
+    """Split a template into columns alternating with text, and the bytes that separate columns."""
     parts = _FIELD.split(template)
     return parts, bytes(sorted(set("".join(parts[2:-1:2]).encode())))
 
 
 @lru_cache(maxsize=16)
 def _pattern(template: str) -> re.Pattern[bytes]:
-    """What finds the values in a name that `fill` made, as they are written there."""
+    """Return the pattern that finds the escaped values in a name made by `fill`."""
     parts, between = _parts(template)
     value = b"([^%s]*)" % re.escape(between) if between else b"(.*)"
     found = (value if at % 2 else re.escape(part.encode()) for at, part in enumerate(parts))
@@ -123,7 +126,9 @@ def _pattern(template: str) -> re.Pattern[bytes]:
 
 
 def values_in(name: bytes, template: str) -> list[bytes] | None:
-    """The values in a name that `fill` made, in the order of `columns_of`; None: it made it not."""
+    """Return the values in a name that `fill` made, in the order of `columns_of`; None if it did
+    not.
+    """
     match = _pattern(template).fullmatch(name)
     if match is None:
         return None
@@ -132,7 +137,7 @@ def values_in(name: bytes, template: str) -> list[bytes] | None:
 
 
 def _escaped(value: bytes, between: bytes) -> bytes:
-    # % first: what comes after it brings some of its own.
+    # % first, since the other replacements add more of them.
     for one in b"%" + between if between else b"":
         value = value.replace(bytes([one]), b"%%%02X" % one)
     return value
@@ -140,5 +145,5 @@ def _escaped(value: bytes, between: bytes) -> bytes:
 
 def _plain(value: object) -> bytes:
     text = msgspec.json.encode(value)
-    # A moment or a decimal is a text in JSON; here it stands alone.
+    # JSON writes a time or a decimal as a string; its quotes are removed.
     return text[1:-1] if text.startswith(b'"') else text

@@ -1,6 +1,6 @@
-"""The Spark side: sources, sinks and what they need to run."""
+"""Spark integration: data source, data sink, and sessions."""
 
-from millrace.spark.quiet import hush
+from millrace.spark.worker_logging import hush
 
-# Spark runs us in processes that it has made for other modules.
+# Spark imports this package in workers that it has forked for other modules.
 hush()

@@ -1,7 +1,7 @@
-"""Where a queue is that is written to, as the options of a data source say it.
+"""Address of a queue that is written, as the options of a data source name it.
 
-Rule 1: an address is pickled to wherever rows are written; connections are made there, and kept for
-as long as the process lasts.
+Rule 1: an address is pickled to the tasks that write rows; connections are made there, and kept for
+the lifetime of the process.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Mapping
 import msgspec
 
 from millrace import sync
-from millrace.spark.given import HOME, Given
-from millrace.spark.home import Home, reach
+from millrace.spark.home import QueueEndpoint, reach
+from millrace.spark.raw_options import HOME, RawOptions
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue of a server, or in a folder that somebody shares."""
+    """A queue of a server, or in a shared folder."""
 
-    home: Home
+    home: QueueEndpoint
     space: str
     queue: str
 
     @classmethod
-    def of(cls, given: Given) -> Address:
-        """What the options name.
+    def of(cls, given: RawOptions) -> Address:
+        """Read the address from options.
 
         Raises:
-            Invalid: an option is missing, or says what cannot be.
+            Invalid: an option is missing, or has an invalid value.
         """
         space, queue = given.queue()
         return cls(home=given.home(), space=space, queue=queue)
 
     @classmethod
     def told(cls, options: Mapping[str, str]) -> Address:
-        """What options name that say nothing else."""
-        return cls.of(Given(options, HOME, "queue"))
+        """Read the address from options that contain nothing else."""
+        return cls.of(RawOptions(options, HOME, "queue"))
 
     def reach(self) -> sync.Queue:
-        """The queue, over a connection that this process keeps.
+        """Return the queue, over a cached connection of this process.
 
         Raises:
-            NotFound: there is none; it is not made here.
-            Closed: nobody answers there.
+            NotFound: the queue does not exist; it is not created here.
+            Closed: the server does not respond.
         """
         return reach(self.home).blocking().find(self.queue, space=self.space)

@@ -1,4 +1,6 @@
-"""`spark.read`: a queue as of one moment, or as of a snapshot that somebody has pinned."""
+"""`spark.read`: reads a queue as of one moment, or as of a snapshot that was pinned by the
+caller.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from millrace.client.cursor import Snapshot
 from millrace.client.millrace import Millrace
-from millrace.client.ticket import read_ticket
+from millrace.client.snapshot_token import read_snapshot_token
 from millrace.spark.home import reach
 from millrace.spark.options import Options
 from millrace.spark.pushdown import Narrow, narrowed
-from millrace.spark.read import Part
-from millrace.spark.rows import Rows
+from millrace.spark.read import ReadPartition
+from millrace.spark.rows import PartitionReader
 from millrace.spark.split import split
 from millrace.spark.start import Start
 from millrace.spark.subject import Subject, look
@@ -26,24 +28,25 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads a queue once. What it reads stays pinned for a while: nobody says when Spark is done,
-    and a task that is tried again must find the same rows."""
+    """Reads a queue once. The rows stay pinned for a while: Spark does not report the end of a
+    query, and a retried task must get the same rows.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._narrow = Narrow()
-        self._rows = Rows(options, schema)
+        self._rows = PartitionReader(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Pin the queue, and say which task reads what of it."""
+        """Pin the queue, and split its rows into tasks."""
         return list(reach(self._options.home).run(self._plan))
 
-    async def _plan(self, m: Millrace) -> list[Part]:
+    async def _plan(self, m: Millrace) -> list[ReadPartition]:
         options = self._options
         subject = await look(m, options)
         after, upto = await self._after(subject), await self._upto(subject)
-        # Nothing may be refused from here on: nobody would let go what is pinned.
+        # Nothing may be refused from here on, since the pin would not be removed.
         snapshot = await self._pinned(subject)
         lows, highs = self._narrowed(after, upto or snapshot.boundaries)
         if options.ending.ticket:
@@ -58,7 +61,7 @@ class BatchReader(DataSourceReader):
         )
 
     async def _after(self, subject: Subject) -> Sequence[int]:
-        """Where the read begins in each shard, by the options and by what Spark has said of it."""
+        """Return the start of the read in each shard, from the options and Spark's filters."""
         after = await subject.places(self._options.starting, "startingOffsets")
         if self._narrow.time_ms is None:
             return after
@@ -66,7 +69,7 @@ class BatchReader(DataSourceReader):
         return [max(pair) for pair in zip(after, times, strict=True)]
 
     async def _upto(self, subject: Subject) -> Sequence[int] | None:
-        """Where the options say that it ends; None: where the snapshot does."""
+        """Return the end of the read from the options, or None for the end of the snapshot."""
         ending = self._options.ending
         if ending.ticket or ending.is_latest:
             return None
@@ -75,8 +78,9 @@ class BatchReader(DataSourceReader):
     def _narrowed(
         self, after: Sequence[int], upto: Sequence[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Where the read begins and ends in each shard, with what Spark has said of seqs and
-        shards."""
+        """Return start and end of the read in each shard, narrowed by Spark's filters on seqs and
+        shards.
+        """
         narrow = self._narrow
         lows = [max(low, narrow.after) for low in after]
         highs = [high if narrow.upto is None else min(high, narrow.upto) for high in upto]
@@ -88,25 +92,26 @@ class BatchReader(DataSourceReader):
     async def _pinned(self, subject: Subject) -> Snapshot:
         ending = self._options.ending
         if ending.ticket:
-            return read_ticket(subject.queue, ending.ticket)
+            return read_snapshot_token(subject.queue, ending.ticket)
         pinned = subject.queue.snapshot(seconds=self._options.pin_seconds)
         return await pinned.__aenter__()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
-        if isinstance(partition, Part):
+        """Yield the rows of one task."""
+        if isinstance(partition, ReadPartition):
             yield from self._rows.of(partition)
 
 
 class NarrowReader(BatchReader):
-    """The same with filters that Spark hands down. It is a class of its own, as Spark refuses one
-    that takes filters where they are switched off."""
+    """A batch reader with filter pushdown. It is a separate class, since Spark refuses a reader
+    with `pushFilters` if the feature is switched off.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Read less, where a filter says so; Spark applies all of them itself."""
+        """Narrow the read by the filters; Spark applies all of them again."""
         keys = self._options.keys
         self._narrow = narrowed(filters, Narrow(keys=keys))
         if self._narrow.keys != keys:
             self._options = msgspec.structs.replace(self._options, keys=self._narrow.keys)
-            self._rows = Rows(self._options, self._schema)
+            self._rows = PartitionReader(self._options, self._schema)
         return filters

@@ -1,14 +1,15 @@
-"""The jar by which Spark takes the batches of this source as columns, and makes no rows of them.
+"""Builds the jar with which Spark reads batches of this source as columns, without converting them
+to rows.
 
-Nothing needs it: without it Spark reads the same rows, more slowly. Spark itself has no such reader
-for sources in Python, so a class of ours stands before its own (`Columns.java`). Its text is
-compiled by Janino, a compiler that comes with Spark, against the Spark that it is for; the jar is
-kept where caches are.
+It is optional: without it, Spark reads the same rows, more slowly. Spark has no columnar reader for
+Python sources, so that a class of this package replaces its own (`Columns.java`). The source is
+compiled by Janino, a compiler that is part of Spark, against the installed Spark; the jar is kept
+in the cache directory.
 
-`python -m millrace.spark.columnar` says where it is, for `spark.jars` of those who start Spark
-themselves.
+`python -m millrace.spark.columnar` prints its path, for `spark.jars` in sessions that are started
+otherwise.
 
-Rule: whatever goes wrong here ends no program.
+Rule: no failure here ends a program.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ from pathlib import Path
 
 from millrace import limits
 from millrace.errors import MillraceError, Retry
-from millrace.spark.aloud import Say
 from millrace.spark.java import Java, find_java
+from millrace.spark.notices import Say
 
 SOURCE = Path(__file__).with_name("Columns.java")
 
 JARS, SWITCH = "spark.jars", "spark.millrace.columnar"
-"""Spark's own setting, and ours: "false" has Spark make rows."""
+"""Spark's setting for jars, and the setting of this package: "false" makes Spark convert to
+rows.
+"""
 
 _CLASS = "millrace.spark.Columns"
 _COMPILER = "org.codehaus.janino.SimpleCompiler"
 
 
 def with_columns(settings: Mapping[str, str], java: Java, say: Say) -> dict[str, str]:
-    """The settings of a session, with the jar among its own; without it where it cannot be made,
-    which is said."""
+    """Return the settings of a session with the jar added; if it cannot be built, `say` is called
+    and the settings are returned unchanged.
+    """
     if settings.get(SWITCH, "true").lower() == "false":
         return dict(settings)
     try:
@@ -51,10 +55,10 @@ def with_columns(settings: Mapping[str, str], java: Java, say: Say) -> dict[str,
 
 
 def make_jar(java: Java, *, cache: Path | None = None) -> Path:
-    """Where the jar is, which is made if it is not there.
+    """Return the path of the jar, building it if necessary.
 
     Raises:
-        Retry: it cannot be made.
+        Retry: it cannot be built.
     """
     jars = _home() / "jars"
     version = "".join(sorted(one.name for one in jars.glob("spark-sql_*.jar")))
@@ -67,7 +71,9 @@ def make_jar(java: Java, *, cache: Path | None = None) -> Path:
 
 
 def _home() -> Path:
-    """Where Spark is, as it finds itself; it is not imported, which would take half a second."""
+    """Return Spark's home by Spark's own rules; pyspark is not imported, which would take half a
+    second.
+    """
     named = os.environ.get("SPARK_HOME")
     if named:
         return Path(named)
@@ -83,7 +89,7 @@ def _folder() -> Path:
 
 
 def _compile(java: Java, jars: Path, jar: Path) -> None:
-    """Write the jar; whoever looks for it finds all of it or nothing."""
+    """Build the jar and rename it into place, so that readers never see a part of it."""
     command = [str(java.executable), "-cp", str(jars / "*"), _COMPILER, str(SOURCE), _CLASS]
     try:
         jar.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,7 +111,7 @@ def _compile(java: Java, jars: Path, jar: Path) -> None:
 
 
 def _said(text: str) -> str:
-    """What is wrong, of all that Java prints."""
+    """Extract the error message from Java's output."""
     lines = [line.strip() for line in text.splitlines()]
     told = [line for line in lines if line and not line.startswith(("at ", "..."))]
     return told[-1][:300] if told else "Java says nothing"

@@ -1,8 +1,10 @@
-"""The columns of a read, and how rows get them without a copy.
+"""Columns of a read, and their conversion without copies.
 
-Rule 1: rows reach Spark as Arrow, over the bytes that came; only small batches are joined. Columns
-that are the same in every row are made once, and sliced.
-Rule 2: Spark takes exactly the types that it asked for; they are made from the schema that it says.
+Rule 1: rows reach Spark as Arrow data over the received bytes; only small batches are concatenated.
+Columns with the same value in every row are made once, and sliced.
+
+Rule 2: Spark requires exactly the types that it asked for; they are made from the schema that it
+passes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace import limits
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, PUT
 
@@ -32,20 +34,20 @@ TYPES = {
 """Every column of a row, in order, with its type in Spark."""
 
 CORRUPT = "_corrupt"
-"""Of a read with a schema: the body, where it is none of it; null in all other rows."""
+"""Column with the body of a message that does not match the schema; null in all other rows."""
 
 SHARD_COLUMNS = ("seq", "key", "headers", "time", "value")
-"""What a queue sends of its rows."""
+"""The columns that a queue sends."""
 
 _NEEDS = {"timestamp": "time", "op": "value"}
-"""The column of the queue's rows that one is made from, where it has another name."""
+"""The source column by result column, if their names differ."""
 
 
 def chosen(columns: tuple[str, ...] | None, *, is_parsed: bool) -> tuple[str, ...]:
-    """The columns that a read gives; the bodies are left out where they are parsed.
+    """Return the columns of a read; bodies are omitted if they are parsed.
 
     Raises:
-        Invalid: one that is named is none, or is named twice.
+        Invalid: a named column does not exist, or is named twice.
     """
     if columns is None:
         return tuple(name for name in TYPES if not (is_parsed and name == "value"))
@@ -58,18 +60,18 @@ def chosen(columns: tuple[str, ...] | None, *, is_parsed: bool) -> tuple[str, ..
 
 
 def ddl(columns: tuple[str, ...]) -> str:
-    """The columns as Spark declares them."""
+    """Format the columns as a DDL string of Spark."""
     return ", ".join(f"{name} {TYPES[name]}" for name in columns)
 
 
 def needed(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns of the queue's rows that these are made from, besides seq."""
+    """Return the queue's columns from which these are made, without seq."""
     made = {_NEEDS.get(name, name) for name in columns}
     return tuple(name for name in SHARD_COLUMNS[1:] if name in made)
 
 
 class Shaper:
-    """Makes rows of one span what Spark asked for."""
+    """Converts rows of one span to the schema that Spark asked for."""
 
     def __init__(self, schema: pa.Schema, shard: int, snapshot: int) -> None:
         self._schema = schema
@@ -83,14 +85,14 @@ class Shaper:
         }
 
     def column(self, name: str, batch: pa.RecordBatch) -> Array:
-        """One column of these rows, as Spark asked for it."""
+        """Return one column of these rows, in the requested type."""
         if name in self._constants:
             return self._same(name, batch.num_rows)
         maker = self._makers.get(name)
         return maker(batch) if maker is not None else batch.column(name)
 
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with all columns of the schema."""
+        """Return the rows with all columns of the schema."""
         columns = [self.column(name, batch) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -121,7 +123,7 @@ class Shaper:
         return cast("Array", pa.array(times * 1000).view(kind))
 
     def _headers(self, batch: pa.RecordBatch) -> Array:
-        """The same bytes under the names that Spark's headers have."""
+        """Reuse the bytes under the field names of Spark's headers."""
         found = batch.column("headers")
         kind = cast("pa.ListType[pa.StructType]", self._schema.field("headers").type)
         if found.null_count == len(found):
@@ -146,7 +148,7 @@ _LENGTH = limits.SPARK_BATCH_ROWS
 
 
 def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of the size that suits Spark: each takes it some time of its own."""
+    """Combine or split batches to the size that suits Spark, which has a fixed cost for each."""
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,9 +1,11 @@
-"""The columns of rows that Spark writes into a queue, and what becomes of each.
+"""Validation and conversion of rows that Spark writes into a queue.
 
-Rule 1: a column that is not known, or of a wrong type, is refused before a row is looked at.
-Rule 2: a row deletes its key where the column `op` says so. A value that is merely missing is an
-error: what could not be computed must not delete.
-Rule 3: the bytes of a batch are taken as they are wherever their type allows it.
+Rule 1: a column that is unknown, or of a wrong type, is refused before any row is read.
+
+Rule 2: a row deletes its key only if the column `op` says so. A missing value is an error: a failed
+computation must not delete.
+
+Rule 3: the bytes of a batch are used without a copy if their type permits it.
 """
 
 from __future__ import annotations
@@ -28,16 +30,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from millrace.client.message import fitting
+from millrace.client.message import rows_that_fit
 from millrace.client.reserved import plain_column
-from millrace.core import check
-from millrace.core.block import SCHEMA
-from millrace.core.column import Array
+from millrace.core import validate
+from millrace.core.format.block import SCHEMA
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, OP, PUT
 
 IGNORED = ("shard", "seq", "timestamp", "snapshot")
-"""Columns of the source that say where a row came from: it gets a place of its own."""
+"""Columns of the source with the origin of a row; they are ignored, since it gets a new
+position.
+"""
 
 _HEADERS = SCHEMA.field("headers").type
 
@@ -91,10 +95,10 @@ _KNOWN: dict[str, tuple[Callable[[DataType], bool], str]] = {
 
 
 def check_schema(schema: StructType) -> None:
-    """See that rows of this schema can be written.
+    """Check that rows of this schema can be written.
 
     Raises:
-        Invalid: a column; the error names it.
+        Invalid: a column is wrong; the error names it.
     """
     names = [field.name for field in schema.fields]
     for at, field in enumerate(schema.fields):
@@ -132,10 +136,10 @@ def check_schema(schema: StructType) -> None:
 
 
 def to_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch as Spark hands it over, whose schema was checked, as a queue takes it.
+    """Convert a batch of Spark, whose schema was checked, to the columns of a queue.
 
     Raises:
-        Invalid: a value; the error names its column.
+        Invalid: a value is wrong; the error names its column.
     """
     names = set(batch.schema.names)
     made: dict[str, Array] = {"value": _values(batch)}
@@ -169,7 +173,8 @@ def _values(batch: pa.RecordBatch) -> Array:
     strange = pc.filter(ops, pc.invert(pc.is_in(ops, pa.array([PUT, DELETE, None], ops.type))))
     if len(strange):
         raise Invalid(
-            f"column 'op' is {check.shown(strange[0].as_py())}, not {PUT!r} or {DELETE!r}", field=OP
+            f"column 'op' is {validate.shown(strange[0].as_py())}, not {PUT!r} or {DELETE!r}",
+            field=OP,
         )
     deletes = pc.is_in(ops, pa.array([DELETE], ops.type))
     if pc.any(pc.and_(pc.is_null(values), pc.invert(deletes))).as_py():
@@ -198,7 +203,7 @@ def _headers(column: Array) -> Array:
         fields=[kind.field(0), kind.field(1)],
     )
     made = pa.ListArray.from_arrays(offsets, items, type=_HEADERS)
-    # Rows are often copies of a queue's: of those what the server wrote stays behind.
+    # Rows are often copies of a queue's; headers that the server wrote are removed.
     return plain_column(cast("Array", made))
 
 
@@ -221,10 +226,12 @@ def _seconds(column: Array) -> Array:
 
 
 def cut(batch: pa.RecordBatch, *, rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of up to so many rows and bytes each; a row that is larger is alone."""
+    """Split a batch into parts of at most `rows` rows and `size` bytes; a larger row gets a part of
+    its own.
+    """
     at = 0
     while at < batch.num_rows:
         part = batch.slice(at, rows)
-        part = part.slice(0, max(fitting(part, size), 1))
+        part = part.slice(0, max(rows_that_fit(part, size), 1))
         yield part
         at += part.num_rows

@@ -1,10 +1,12 @@
-"""The rows of a part over HTTP, straight from the socket into Arrow.
+"""HTTP client that reads the rows of a part directly from the socket into Arrow.
 
 Rule 1: a body is copied once, from the kernel into memory that Arrow keeps.
-Rule 2: each process keeps one connection to a server. It is used again where its last answer was
-read to the end, and only then.
-Rule 3: whoever was cut off goes on after the last row that came; a server that is away is waited
-for, from the last row on, as long as the home's patience lasts.
+
+Rule 2: each process keeps one connection to a server. It is reused only if its last response was
+read to the end.
+
+Rule 3: an interrupted read resumes after the last received row; a server that is away is retried
+from there, until the home's timeout (`patience`).
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ from urllib.parse import quote, urlencode, urlsplit
 import pyarrow as pa
 
 from millrace import limits
-from millrace.client.line import Lost
-from millrace.client.line_http import refusal_of
-from millrace.client.tls import explain
 from millrace.errors import Closed, Retry
-from millrace.spark.home import Home
+from millrace.rpc.http_transport import refusal_of
+from millrace.rpc.tls import explain
+from millrace.rpc.transport import ConnectionLost
+from millrace.spark.home import QueueEndpoint
 
 _ARROW = "application/vnd.apache.arrow.stream"
 _STAGING_BYTES = 64 * 1024
-"""Heads and chunk lengths are read by this; larger pieces go to their own place."""
+"""Size of the buffer for heads and chunk lengths; larger pieces are received in place."""
 
 
-class Connection:
+class ArrowConnection:
     """A connection to a server, used by one request at a time."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: QueueEndpoint) -> None:
         url = urlsplit(home.url)
         self._host = url.netloc.rpartition("@")[2]
         port = url.port or (443 if url.scheme == "https" else 80)
@@ -49,26 +51,26 @@ class Connection:
                 context = ssl.create_default_context(cafile=home.certificate_file())
                 made = context.wrap_socket(made, server_hostname=url.hostname)
         except OSError as error:
-            raise Lost(explain(error, where), sent=False) from error
+            raise ConnectionLost(explain(error, where), sent=False) from error
         made.settimeout(limits.WIRE_ANSWER_SECONDS_MAX)
         self._socket = made
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._begin = self._end = 0
         self._left = 0
-        """Bytes of the chunk that is being read."""
+        """Bytes left in the current chunk."""
         self._is_chunked = False
         self.is_reusable = True
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the connection."""
         self.is_reusable = False
         self._socket.close()
 
     def ask(self, target: str, token: str | None) -> int:
-        """Ask for Arrow; returns the status. The body is read after it.
+        """Send a request for Arrow data; return the status. The body is read after it.
 
         Raises:
-            Lost: the connection ended first.
+            ConnectionLost: the connection ended first.
         """
         self.is_reusable = False
         lines = [f"GET {target} HTTP/1.1", f"host: {self._host}", f"accept: {_ARROW}"]
@@ -77,7 +79,7 @@ class Connection:
         try:
             self._socket.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
         except OSError as error:
-            raise Lost(str(error), sent=False) from error
+            raise ConnectionLost(str(error), sent=False) from error
         first = self._line()
         headers: dict[bytes, bytes] = {}
         while line := self._line():
@@ -90,7 +92,7 @@ class Connection:
     # --- The body -------------------------------------------------------------------------------
 
     def read(self, size: int) -> pa.Buffer:
-        """The next bytes of the body: so many, fewer only at its end."""
+        """Return the next `size` bytes of the body, fewer only at its end."""
         buffer = pa.allocate_buffer(size)
         view, at = memoryview(buffer).cast("B"), 0
         while at < size:
@@ -105,13 +107,13 @@ class Connection:
         return buffer if at == size else buffer.slice(0, at)
 
     def finish(self) -> None:
-        """Read what is left: then the connection may be used again."""
+        """Read the rest of the body, so that the connection can be reused."""
         while self.read(_STAGING_BYTES).size == _STAGING_BYTES:
             continue
         self.is_reusable = True
 
     def _next_chunk(self) -> bool:
-        """Whether there is more of the body."""
+        """Start the next chunk; return False at the end of the body."""
         if not self._is_chunked:
             return False
         self._left = int(self._line().partition(b";")[0], 16)
@@ -122,7 +124,7 @@ class Connection:
         return False
 
     def _fill(self, view: memoryview) -> None:
-        """Have the next bytes in there, all of them."""
+        """Fill the view completely with the next bytes."""
         at = min(self._end - self._begin, len(view))
         view[:at] = self._staging[self._begin : self._begin + at]
         self._begin += at
@@ -146,58 +148,60 @@ class Connection:
                 return (found + piece[:end]).rstrip(b"\r")
             found += piece
             if len(found) > limits.HTTP_HEAD_BYTES_MAX:
-                raise Lost("the answer has no end of line", sent=True)
+                raise ConnectionLost("the answer has no end of line", sent=True)
             self._begin = self._end
             self._more()
 
     def _more(self) -> None:
-        """Have something in the staging bytes again, which are used up."""
+        """Refill the empty staging buffer."""
         self._begin, self._end = 0, self._receive(self._staging)
 
     def _receive(self, view: memoryview) -> int:
         try:
             size = self._socket.recv_into(view)
         except OSError as error:
-            raise Lost(f"the connection was lost: {error}", sent=True) from error
+            raise ConnectionLost(f"the connection was lost: {error}", sent=True) from error
         if not size:
-            raise Lost("the connection was lost", sent=True)
+            raise ConnectionLost("the connection was lost", sent=True)
         return size
 
 
 class _Body:
-    """The body of an answer, as a file that Arrow reads."""
+    """The body of a response as a file object for Arrow."""
 
     closed = False
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ArrowConnection) -> None:
         self._connection = connection
 
     def read(self, size: int) -> pa.Buffer:
         return self._connection.read(size)
 
     def file(self) -> pa.PythonFile:
-        # Arrow asks for no more than this has.
+        # Arrow calls no other methods than the ones defined here.
         return pa.PythonFile(cast("IOBase", self), mode="r")
 
     def close(self) -> None:
-        """The connection is kept."""
+        """Do nothing, since the connection is kept."""
 
 
-_kept: dict[tuple[Home, int], Connection] = {}
+_kept: dict[tuple[QueueEndpoint, int], ArrowConnection] = {}
 
 
 def let_go() -> None:
-    """Close the connections that this process keeps."""
+    """Close the cached connections of this process."""
     while _kept:
         _kept.popitem()[1].close()
 
 
-def fetch(home: Home, path: str, asked: dict[str, str], after: int) -> Iterator[pa.RecordBatch]:
-    """The rows after a seq, from the address of a snapshot.
+def fetch(
+    home: QueueEndpoint, path: str, asked: dict[str, str], after: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows after a seq, from the path of a snapshot.
 
     Raises:
         SnapshotExpired: it is no longer pinned.
-        Closed: nobody answers, for longer than the home's patience.
+        Closed: the server did not respond within the home's timeout (`patience`).
     """
     deadline, pause = time.monotonic() + home.patience, limits.WIRE_PAUSE_SECONDS_MIN
     while True:
@@ -207,7 +211,7 @@ def fetch(home: Home, path: str, asked: dict[str, str], after: int) -> Iterator[
                 after = batch.column("seq")[-1].as_py()
                 deadline, pause = time.monotonic() + home.patience, limits.WIRE_PAUSE_SECONDS_MIN
             return
-        except (Lost, Retry) as error:
+        except (ConnectionLost, Retry) as error:
             if time.monotonic() + pause > deadline:
                 raise Closed(
                     f"{home.url} has not answered for {home.patience:g} s ({error}); does a server "
@@ -217,7 +221,7 @@ def fetch(home: Home, path: str, asked: dict[str, str], after: int) -> Iterator[
         pause = min(2 * pause, limits.WIRE_PAUSE_SECONDS_MAX)
 
 
-def _once(home: Home, target: str) -> Iterator[pa.RecordBatch]:
+def _once(home: QueueEndpoint, target: str) -> Iterator[pa.RecordBatch]:
     connection, status = _answered(home, target)
     try:
         if status != 200:
@@ -227,7 +231,7 @@ def _once(home: Home, target: str) -> Iterator[pa.RecordBatch]:
             with pa.ipc.open_stream(_Body(connection).file()) as reader:
                 yield from reader
         except (pa.ArrowInvalid, OSError) as error:
-            raise Lost(f"the answer was cut off: {error}", sent=True) from error
+            raise ConnectionLost(f"the answer was cut off: {error}", sent=True) from error
         connection.finish()
     finally:
         if connection.is_reusable:
@@ -236,15 +240,15 @@ def _once(home: Home, target: str) -> Iterator[pa.RecordBatch]:
             connection.close()
 
 
-def _answered(home: Home, target: str) -> tuple[Connection, int]:
-    """A connection with an answer to be read: the one that is kept, unless it has ended."""
+def _answered(home: QueueEndpoint, target: str) -> tuple[ArrowConnection, int]:
+    """Send a request over the cached connection, or over a new one if that has ended."""
     token = home.token()
     kept = _kept.pop((home, os.getpid()), None)
     if kept is not None:
-        with suppress(Lost):
+        with suppress(ConnectionLost):
             return kept, kept.ask(target, token)
         kept.close()
-    connection = Connection(home)
+    connection = ArrowConnection(home)
     try:
         return connection, connection.ask(target, token)
     except BaseException:
@@ -253,5 +257,5 @@ def _answered(home: Home, target: str) -> tuple[Connection, int]:
 
 
 def snapshot_path(space: str, queue: str, ticket: str) -> str:
-    """Where a snapshot is read."""
+    """Return the URL path of a snapshot."""
     return f"/v1/spaces/{quote(space, safe='')}/queues/{quote(queue, safe='')}/snapshots/{ticket}"

@@ -1,15 +1,20 @@
-"""How a stream follows a queue, at the driver.
+"""Follows a queue for a stream, at the driver: cursor, offsets and batches.
 
-Rule 1: Spark asks for what comes after an offset once that offset is in its commit log. So the
-cursor moves there at that moment, also in mid-snapshot, and not before.
+Rule 1: Spark asks for the rows after an offset once that offset is in its commit log. So the cursor
+moves there at that moment, also within a snapshot, and not before.
+
 Rule 2: a snapshot that was not read to its end is offered again, unchanged, before another one is
 taken: limits cut within it, and a deleted checkpoint repeats the same ranges.
-Rule 3: an offset says alone what its batch reads. On a restart Spark plans the open batch before it
-asks anything else.
-Rule 4: a cursor that was named is made at once, so that every offset says which one it is. One that
-was not is made when Spark asks what there is to read: `begin` is asked twice, and again when the
-first batch is repeated.
-Rule 5: rows that are gone unread are an error, or everything is read again; they are never skipped.
+
+Rule 3: an offset alone determines the rows of its batch. On a restart, Spark plans the open batch
+before any other call.
+
+Rule 4: a named cursor is created at once, so that every offset identifies it. An unnamed one is
+created when Spark first asks for rows to read: `begin` is called twice, and again when the first
+batch is repeated.
+
+Rule 5: rows that were removed unread are an error, or everything is read again; they are never
+skipped.
 """
 
 from __future__ import annotations
@@ -22,16 +27,7 @@ import msgspec
 from millrace import limits
 from millrace.client.cursor import Cursor
 from millrace.client.millrace import Millrace
-from millrace.client.position import see_places
-from millrace.client.queue import engine_and_shards
-from millrace.client.ticket import (
-    claims_of,
-    go_on_at,
-    read_ticket,
-    use_claims,
-    write_ticket,
-)
-from millrace.client.vector import (
+from millrace.client.multi_shard_cursor import (
     claim_cursor,
     commit_at,
     cursor_at,
@@ -40,7 +36,16 @@ from millrace.client.vector import (
     find_cursor,
     open_at,
 )
-from millrace.core.model import Position
+from millrace.client.position import see_places
+from millrace.client.queue import engine_and_shards
+from millrace.client.snapshot_token import (
+    claims_of,
+    read_snapshot_token,
+    resume_at,
+    use_claims,
+    write_snapshot_token,
+)
+from millrace.core.model import CursorPosition
 from millrace.errors import (
     CursorExpired,
     Exists,
@@ -50,19 +55,19 @@ from millrace.errors import (
     SnapshotExpired,
     Stale,
 )
-from millrace.spark.limit import Limit, cut
+from millrace.spark.limit import BatchLimit, cut
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
-from millrace.spark.read import Part
+from millrace.spark.read import ReadPartition
 from millrace.spark.split import split
 from millrace.spark.subject import Subject, look
 
 MINTED = "spark-"
-"""How the names of cursors begin that nobody has named."""
+"""Prefix of generated cursor names."""
 
 
 class Follower:
-    """Follows a queue by a cursor that retains: what workers settle meanwhile is read, too."""
+    """Follows a queue by a retaining cursor, so that rows settled by workers are read, too."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -72,17 +77,19 @@ class Follower:
         self._committed: tuple[int, ...] = ()
         self._target: tuple[int, ...] | None = None
         self._over: tuple[Offset, Offset] | None = None
-        """What Spark still says once rows are gone, and where it began anew instead."""
+        """The offset that Spark still passes after rows were lost, and the offset of the restart
+        that replaces it.
+        """
 
     @property
     def is_aimed(self) -> bool:
-        """Whether it ends at some place."""
+        """True if the query ends at a fixed target."""
         return self._target is not None
 
-    # --- Where it begins ------------------------------------------------------------------------
+    # --- Start ----------------------------------------------------------------------------------
 
     async def begin(self, m: Millrace) -> Offset:
-        """Where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         if self._first is not None:
             return self._first
         options = self._options
@@ -114,39 +121,40 @@ class Follower:
         return await open_at(subject.queue, name, (0,) * len(subject.shards), retain=True)
 
     async def aim(self, m: Millrace) -> None:
-        """Have it end where the queue is now, at the end of a snapshot."""
+        """Set the present end of the queue as the end of the query."""
         self._target = (await look(m, self._options)).lasts
 
-    # --- What comes next ------------------------------------------------------------------------
+    # --- The next batch -------------------------------------------------------------------------
 
-    async def next(self, m: Millrace, done: Offset, limit: Limit) -> Offset | None:
-        """The end of the batch after `done`, which Spark has committed; None: nothing is there.
+    async def next(self, m: Millrace, done: Offset, limit: BatchLimit) -> Offset | None:
+        """Return the end of the batch after `done`, which Spark has committed; None: no rows are
+        available.
 
         Raises:
-            CursorExpired: rows that were not read are gone, and that is to be an error.
+            CursorExpired: unread rows were removed, and failOnDataLoss is true.
             Fenced: another driver has opened the cursor since.
-            Stale: the cursor stands further on than the checkpoint.
-            Refused: the queue was deleted and made anew.
+            Stale: the cursor is ahead of the checkpoint.
+            Refused: the queue was deleted and created again.
         """
         told = done
         if self._over is not None and told == self._over[0]:
-            # It has begun anew, and nothing has come since.
+            # The follower has started over, and Spark has committed nothing since.
             done = self._over[1]
         try:
             return await self._next(m, done, limit)
         except (CursorExpired, NotFound) as error:
-            # Of a queue or cursor that is not there any more, too.
+            # NotFound: the queue or cursor was deleted, which loses rows as well.
             if self._options.fail_on_data_loss:
                 raise _lost(error) from error
         self._over = told, await self._start_over(m, done)
         return await self._next(m, self._over[1], limit)
 
-    async def _next(self, m: Millrace, done: Offset, limit: Limit) -> Offset | None:
+    async def _next(self, m: Millrace, done: Offset, limit: BatchLimit) -> Offset | None:
         _, cursor = await self._open(m, done)
         await self.commit(m, done)
         if self._target is not None and _covers(done.seqs, self._target):
             return None
-        go_on_at(cursor, done.seqs)
+        resume_at(cursor, done.seqs)
         wait = 0 if self.is_aimed else limits.SPARK_WAIT_SECONDS
         snapshot = await cursor.next(wait=wait, seconds=limits.SPARK_PIN_SECONDS)
         if snapshot is None:
@@ -155,7 +163,7 @@ class Follower:
             done,
             history=snapshot.id[0].hex(),
             ids=cursor_ids(cursor),
-            ticket=write_ticket(snapshot),
+            ticket=write_snapshot_token(snapshot),
             after=done.seqs,
             seqs=await cut(snapshot, done.seqs, limit),
         )
@@ -174,14 +182,14 @@ class Follower:
         if done.ids:
             history = bytes.fromhex(done.history)
             cursor = cursor_at(subject.queue, done.cursor, done.ids, history, done.seqs)
-            # From here on a driver that runs on somewhere takes and commits nothing.
+            # From here on, a driver that still runs elsewhere is fenced and can commit nothing.
             use_claims(cursor, claims_of(await claim_cursor(subject.queue, cursor)))
         else:
             await self._sweep(subject)
             history = bytes.fromhex(done.history)
             engine, shards = engine_and_shards(subject.queue)
             places = {
-                shard: Position(history, seq, seq, seq)
+                shard: CursorPosition(history, seq, seq, seq)
                 for shard, seq in zip(shards.ids, done.seqs, strict=True)
             }
             await see_places(engine, shards, places, "Spark has read what is gone")
@@ -205,14 +213,18 @@ class Follower:
         return subject
 
     async def _sweep(self, subject: Subject) -> None:
-        """Forget cursors of checkpoints that are gone: those that the queue has given up."""
+        """Delete generated cursors that the queue has dropped; their checkpoints no longer
+        exist.
+        """
         for name in await dropped_cursors(subject.queue, MINTED):
             cursor = await find_cursor(subject.queue, name)
             if cursor is not None:
                 await cursor.delete()
 
     async def _start_over(self, m: Millrace, done: Offset) -> Offset:
-        """A cursor that begins anew, at the beginning of what is there."""
+        """Return an offset from which everything that is left is read again, with the cursor
+        reset.
+        """
         subject = await look(m, self._options)
         zeros = (0,) * len(subject.shards)
         found = await find_cursor(subject.queue, done.cursor)
@@ -233,28 +245,28 @@ class Follower:
             seqs=zeros,
         )
 
-    # --- What is done ---------------------------------------------------------------------------
+    # --- Commits and plans ----------------------------------------------------------------------
 
     async def commit(self, m: Millrace, done: Offset) -> None:
-        """Move the cursor to where Spark has committed."""
+        """Move the cursor to the offset that Spark has committed."""
         if not done.ticket or done.seqs == self._committed:
             return
         subject, cursor = await self._open(m, done)
         if (done.shards, done.ids) != (subject.shards, cursor_ids(cursor)):
-            # It has started over since.
+            # The follower has started over since.
             return
         try:
-            snapshot = read_ticket(subject.queue, done.ticket)
+            snapshot = read_snapshot_token(subject.queue, done.ticket)
             await commit_at(snapshot, done.seqs, claims_of(cursor))
         except SnapshotExpired:
-            # In mid-snapshot, and the pin went by age: it goes on in a new one, from there.
+            # The pin expired within the snapshot: the next read continues from there in a new one.
             return
         except Fenced:
             raise
         except Stale as error:
             found = await find_cursor(subject.queue, done.cursor)
             if found is None or _covers(done.seqs, [one.seq for one in found.positions]):
-                # It is of a history that was replaced; what comes next says what to do.
+                # The cursor's history was replaced; the next read reports that.
                 return
             raise Stale(
                 f"cursor {done.cursor!r} stands further on than this checkpoint ({error}): another "
@@ -264,11 +276,11 @@ class Follower:
             ) from error
         self._committed = done.seqs
 
-    async def plan(self, m: Millrace, upto: Offset) -> list[Part]:
-        """Which task reads what of a batch.
+    async def plan(self, m: Millrace, upto: Offset) -> list[ReadPartition]:
+        """Split a batch into tasks.
 
         Raises:
-            NotFound: the queue that it is of is gone, and the batch with it.
+            NotFound: its queue was deleted, and the batch with it.
         """
         if not upto.ticket:
             return []
@@ -280,7 +292,7 @@ class Follower:
                 "checkpoint, and empty what it has filled",
                 field=error.field,
             ) from error
-        snapshot = read_ticket(subject.queue, upto.ticket)
+        snapshot = read_snapshot_token(subject.queue, upto.ticket)
         return split(
             snapshot,
             upto.after,
@@ -305,7 +317,7 @@ def _check_retains(cursor: Cursor) -> None:
 
 
 def _lost(error: CursorExpired | NotFound) -> Refused:
-    """The same, with what to do about it."""
+    """Add advice to the error."""
     hint = (
         "delete the checkpoint and empty what it has filled, or set failOnDataLoss=false to read "
         "everything again"

@@ -1,11 +1,13 @@
-"""Where the queues are that Spark reads and writes, and the connection of each process to them.
+"""Location of the queues that Spark reads and writes, and the connection cache of each process.
 
-Rule 1: a home is data, so that it travels to executors; what is opened stays in its process. The
-processes of Spark live for many tasks, so that each keeps what it has opened.
+Rule 1: a home is plain data that is pickled to executors; connections stay in their process.
+Spark's processes live for many tasks, so that each caches its connections.
+
 Rule 2: a token is never part of it. Each process reads it from a file or its environment: options
 are shown in plans, logs and checkpoints.
-Rule 3: a folder is read where it is. Whoever has it open shares it, or somebody is started who
-does; a task on a cluster is refused.
+
+Rule 3: a folder is read on its machine. Its owner shares it, or a process is started that does; a
+task on a cluster is refused.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ import msgspec
 from millrace import limits, sync
 from millrace.client.connecting import connect
 from millrace.client.engine import Engine
-from millrace.client.joining import join
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.portal import Portal
-from millrace.client.secret_file import check_private
+from millrace.client.shared_folder import join
 from millrace.errors import Closed, Invalid, Retry
+from millrace.rpc.secret_file import check_private
 from millrace.spark.owner import start_owner
 
 TOKEN, TOKEN_FILE, CERTIFICATES = "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_CERTIFICATES"
-"""Variables of the environment that stand for what no option names."""
+"""Environment variables that are used if the options are missing."""
 
 _CLUSTER = "SPARK_EXECUTOR_DIRS"
-"""What executors of a cluster have in their environment."""
+"""Environment variable of executors in a cluster."""
 
 T = TypeVar("T")
 
 
-class Home(msgspec.Struct, frozen=True):
+class QueueEndpoint(msgspec.Struct, frozen=True):
     """A server, or a folder on this machine; exactly one of both."""
 
     url: str = ""
@@ -46,15 +48,15 @@ class Home(msgspec.Struct, frozen=True):
     token_file: str = ""
     certificates: str = ""
     patience: float = limits.WIRE_PATIENCE_SECONDS
-    """For so many seconds a server that does not answer is waited for."""
+    """Retry timeout in seconds for an unresponsive server."""
     host: str = ""
-    """The machine that the folder is on."""
+    """The machine that has the folder."""
 
     def token(self) -> str | None:
-        """What this process shows the server.
+        """Return the token with which this process authenticates.
 
         Raises:
-            Invalid: the file cannot be read, or others may read it, too.
+            Invalid: the file cannot be read, or is readable by others.
         """
         file = self.token_file or os.environ.get(TOKEN_FILE, "")
         if not file:
@@ -71,12 +73,14 @@ class Home(msgspec.Struct, frozen=True):
             ) from error
 
     def certificate_file(self) -> str | None:
-        """The authorities that this process trusts; None: those of the system."""
+        """Return the certificate authorities that this process trusts; None: those of the
+        system.
+        """
         return self.certificates or os.environ.get(CERTIFICATES) or None
 
 
-class Reached:
-    """What this process has opened of a home: its engine, on a thread of its own."""
+class EndpointConnection:
+    """A connection of this process: an engine, on a thread of its own."""
 
     def __init__(self, portal: Portal, millrace: Millrace) -> None:
         self._portal = portal
@@ -85,34 +89,34 @@ class Reached:
 
     @property
     def engine(self) -> Engine:
-        """For reads that a thread pulls itself."""
+        """The engine, for reads on the caller's thread."""
         return engine_of(self._millrace)
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is this process's, and open."""
+        """True if it belongs to this process, and is open."""
         return self._process == os.getpid() and not self.engine.is_closed
 
     def run(self, make: Callable[[Millrace], Coroutine[object, object, T]]) -> T:
-        """What the coroutine comes to, which runs beside the engine."""
+        """Run a coroutine on the engine's thread; return its result."""
         return self._portal.run(partial(make, self._millrace))
 
     def blocking(self) -> sync.Millrace:
-        """The same for code that waits."""
+        """Return the blocking API of the connection."""
         return sync.Millrace(self._portal, self._millrace)
 
 
-_reached: dict[Home, Reached] = {}
+_reached: dict[QueueEndpoint, EndpointConnection] = {}
 
 
-def reach(home: Home) -> Reached:
-    """The connection of this process to a home, made if there is none.
+def reach(home: QueueEndpoint) -> EndpointConnection:
+    """Return the cached connection of this process to a home, opening it if necessary.
 
     Raises:
-        Closed: nobody answers there, for longer than the home's patience.
-        Unauthenticated: the server does not know the token.
-        Invalid: the folder is on another machine, or there is none.
-        InUse: somebody has the folder open, and does not share it.
+        Closed: the server did not respond within the home's timeout (`patience`).
+        Unauthenticated: the server does not accept the token.
+        Invalid: the folder is on another machine, or does not exist.
+        InUse: another process has the folder open, and does not share it.
     """
     found = _reached.get(home)
     if found is not None and found.is_usable:
@@ -122,7 +126,7 @@ def reach(home: Home) -> Reached:
     return made
 
 
-def _connected(home: Home) -> Reached:
+def _connected(home: QueueEndpoint) -> EndpointConnection:
     connecting = connect(
         home.url,
         token=home.token(),
@@ -130,23 +134,23 @@ def _connected(home: Home) -> Reached:
         patience=home.patience,
     )
     portal = Portal()
-    return Reached(portal, portal.begin(connecting))
+    return EndpointConnection(portal, portal.begin(connecting))
 
 
-def _joined(home: Home) -> Reached:
+def _joined(home: QueueEndpoint) -> EndpointConnection:
     _check_here(home)
     path = Path(home.path)
     for _ in range(limits.OWNER_STARTS_MAX):
         portal = Portal()
         try:
-            return Reached(portal, portal.begin(join(path)))
+            return EndpointConnection(portal, portal.begin(join(path)))
         except Closed:
-            # Nobody shares it, or who did has just ended.
+            # No process shares the folder, or the owner has just ended.
             start_owner(path)
     raise Retry(f"{path} is shared, and nobody answers there", field="path")
 
 
-def _check_here(home: Home) -> None:
+def _check_here(home: QueueEndpoint) -> None:
     if home.host != socket.gethostname() or _CLUSTER in os.environ:
         raise Invalid(
             f"path is {home.path}, a folder on {home.host}, and the tasks run on a cluster; serve "

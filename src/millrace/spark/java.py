@@ -1,8 +1,8 @@
 """Finds the Java that Spark runs on, or says what to install.
 
-`JAVA_HOME` comes first, then the path, then the folders that systems and tools install to. Each
-candidate is asked for its home and its version; the first that is new enough is taken. Java itself
-is asked, because what is on the path may be a link or, on macOS, a stub.
+`JAVA_HOME` comes first, then the path, then the usual installation folders of systems and tools.
+Each candidate is run to print its home and its version; the first that is new enough is used. The
+program itself is run, because the file on the path may be a link or, on macOS, a stub.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Java:
     """An installation of Java."""
 
     home: Path
-    """What `JAVA_HOME` has to be for Spark to use it."""
+    """The value of `JAVA_HOME` with which Spark uses it."""
     version: int
-    """The major version, as 17."""
+    """The major version, such as 17."""
 
     @property
     def executable(self) -> Path:
@@ -58,13 +58,13 @@ class Java:
 def find_java(
     environment: Mapping[str, str] | None = None, folders: Sequence[str] = USUAL_FOLDERS
 ) -> Java:
-    """The first Java that Spark can run on.
+    """Return the first Java that Spark can run on.
 
-    Spark looks at `JAVA_HOME` alone before the path: whoever starts it sets that to `home`.
+    Spark looks at `JAVA_HOME` first and then at the path: the caller sets `JAVA_HOME` to `home`.
 
     Raises:
-        NotFound: there is none, or none is new enough. The message says what was found, and which
-            package to install.
+        NotFound: no Java was found, or none is new enough. The message lists the candidates, and
+            the package to install.
     """
     environment = os.environ if environment is None else environment
     passed_over: list[str] = []
@@ -86,7 +86,7 @@ def find_java(
 
 
 def ask_java(program: Path) -> Java | None:
-    """What a program says of itself, or nothing if it is no Java that starts."""
+    """Run a program to get its home and version; return None if it is not a working Java."""
     try:
         answer = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
@@ -102,10 +102,10 @@ def ask_java(program: Path) -> Java | None:
 
 
 def read_settings(text: str) -> Java | None:
-    """Read what `java -XshowSettings:properties` prints."""
+    """Parse the output of `java -XshowSettings:properties`."""
     found = dict(_PROPERTY.findall(text))
     version = found.get("specification.version", "")
-    # Up to Java 8 it is 1.8; since then 9, 17, 25.
+    # The version is 1.8 for Java 8; since then 9, 17, 25.
     major = version.removeprefix("1.")
     if "home" not in found or not major.isdecimal():
         return None
@@ -113,7 +113,7 @@ def read_settings(text: str) -> Java | None:
 
 
 def _candidates(environment: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]:
-    """Programs that may be Java, each once, best first."""
+    """Yield programs that may be Java, each once, best first."""
     seen: set[Path] = set()
     for program in _places(environment, folders):
         if program.is_file() and os.access(program, os.X_OK):

@@ -1,9 +1,10 @@
-"""Where a micro-batch ends within a snapshot.
+"""Rate limit of a stream: computes the end of a micro-batch within a snapshot.
 
-Rule 1: it depends on the rows of the snapshot and on the limit, on nothing else: a batch that comes
-again, also under another checkpoint, ends where it did.
-Rule 2: seqs are counted from the first row that is there: a batch is never empty because what it
-spans was settled, or replaced, long ago.
+Rule 1: the end depends only on the rows of the snapshot and on the limit: a repeated batch, also
+under another checkpoint, ends at the same place.
+
+Rule 2: seqs are counted from the first existing row: a batch is never empty because the rows of its
+range were settled or replaced long ago.
 """
 
 from __future__ import annotations
@@ -18,27 +19,29 @@ import pyarrow.compute as pc
 
 from millrace import limits
 from millrace.client.cursor import Snapshot, engine_of
-from millrace.client.ticket import spans_of
+from millrace.client.snapshot_token import shard_ranges
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """How much a micro-batch may have at most, about; None: all that there is."""
+class BatchLimit(msgspec.Struct, frozen=True):
+    """Approximate maximum size of a micro-batch; None: no limit."""
 
     rows: int | None = None
     bytes: int | None = None
 
 
 class _Ahead(msgspec.Struct, frozen=True):
-    """The first rows of a shard that wait."""
+    """A sample of the first unread rows of a shard."""
 
     low: int
-    """The last seq before the first of them; the boundary, if there is none."""
+    """The last seq before the first of them; the boundary, if there are no rows."""
     rows: int
     bytes: int
 
 
-async def cut(snapshot: Snapshot, after: Sequence[int], limit: Limit) -> tuple[int, ...]:
-    """Where a batch ends that begins there: shards share the limit by what waits in them."""
+async def cut(snapshot: Snapshot, after: Sequence[int], limit: BatchLimit) -> tuple[int, ...]:
+    """Return the end of a batch that begins at `after`: shards share the limit in proportion to
+    their backlogs.
+    """
     total = most = sum(snapshot.boundaries) - sum(after)
     if limit.rows is not None:
         most = min(most, limit.rows)
@@ -62,8 +65,8 @@ async def cut(snapshot: Snapshot, after: Sequence[int], limit: Limit) -> tuple[i
 
 
 async def _look(snapshot: Snapshot, at: int, after: int, most: int) -> _Ahead:
-    """The first rows of a shard after a place, so many at most."""
-    shard, _, boundary, reader = spans_of(snapshot)[at]
+    """Read up to `most` rows of a shard after a seq."""
+    shard, _, boundary, reader = shard_ranges(snapshot)[at]
     low, rows, size = boundary, 0, 0
     if after >= boundary:
         return _Ahead(low, rows, size)
@@ -79,7 +82,7 @@ async def _look(snapshot: Snapshot, at: int, after: int, most: int) -> _Ahead:
 
 
 def _size(batch: pa.RecordBatch) -> int:
-    """The bytes of what rows hold, however they lie."""
+    """Return the size in bytes of the rows' content, independent of their memory layout."""
     lists = cast("pa.ListArray[pa.StructScalar]", batch.column("headers"))
     pairs = cast("pa.StructArray", lists.flatten()).flatten()
     columns = cast("list[pa.BinaryArray]", [batch.column("key"), batch.column("value"), *pairs])

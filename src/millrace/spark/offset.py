@@ -1,9 +1,10 @@
-"""How far a stream has read, as Spark's checkpoint keeps it.
+"""The offset of a stream, as Spark's checkpoint stores it.
 
-Rule 1: an offset says which rows its batch has, alone: where they begin (Spark does not keep the
-start of the first batch), where they end, and the snapshot that they are read from.
-Rule 2: it names the queue by what no other queue ever has, so that one that was made anew under the
-same name is noticed.
+Rule 1: an offset alone determines the rows of its batch: their start (Spark does not store the
+start of the first batch), their end, and the snapshot from which they are read.
+
+Rule 2: it identifies the queue by ids that are never reused, so that a queue that was created again
+under the same name is detected.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from millrace.sinks.boundary import Boundary, Place, Span
 
 
 class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The end of a batch, and where it began. Fields are only ever added, with a default."""
+    """The start and end of a batch. Fields are only ever added, with a default."""
 
     version: Literal[1]
     space: str
     queue: str
     shards: tuple[int, ...]
-    """Their ids."""
+    """The ids of the queue's shards."""
     history: str
-    """In hex."""
+    """The queue's history, in hex."""
     cursor: str
-    """Its name."""
+    """Name of the cursor."""
     ids: tuple[int, ...]
-    """Which cursor of that name it is, in each shard; empty: it is not made yet."""
+    """The id of the cursor in each shard; empty: it is not created yet."""
     ticket: str
-    """The snapshot that the rows are read from; empty where there are none."""
+    """The snapshot from which the rows are read; empty if there are no rows."""
     after: tuple[int, ...] = msgspec.field(name="from")
-    """The rows are those after these seqs ..."""
+    """The rows begin after these seqs ..."""
     seqs: tuple[int, ...] = ()
-    """... up to and with these."""
+    """... and end with these, inclusive."""
 
     @classmethod
     def of(cls, told: object) -> Offset:
-        """What Spark gives back of `shown`, as a dictionary or as JSON.
+        """Parse the result of `shown`, as a dictionary or as JSON.
 
         Raises:
-            Invalid: it is no offset of this source.
+            Invalid: it is not an offset of this source.
         """
         try:
             return _decoder.decode(told if isinstance(told, str | bytes) else _encode(told))
@@ -55,16 +56,16 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from None
 
     def shown(self) -> dict[str, object]:
-        """The offset as Spark wants it: a dictionary that becomes JSON."""
+        """Return the offset as a dictionary, which Spark converts to JSON."""
         found: dict[str, object] = msgspec.to_builtins(self)
         return found
 
     def place(self) -> Place:
-        """Where it ends, as sinks store it."""
+        """Return the end of the batch, as sinks store it."""
         return Place(self.space, self.queue, self.shards, self.history, self.seqs)
 
     def span(self) -> Span:
-        """The rows of its batch."""
+        """Return the span of the batch."""
         upto = self.place()
         after = msgspec.structs.replace(upto, seqs=self.after)
         return Span(Boundary((after,)), Boundary((upto,)))

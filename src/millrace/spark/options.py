@@ -1,6 +1,6 @@
-"""The options of a read, checked.
+"""The options of a read, validated.
 
-Rule 1: an option that means nothing for a stream, or for a batch, is refused there.
+Rule 1: an option that does not apply to a stream, or to a batch, is refused there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Literal, cast
 import msgspec
 
 from millrace import limits
-from millrace.core import check
+from millrace.core import validate
 from millrace.errors import Invalid
-from millrace.spark.given import HOME, Given
-from millrace.spark.home import Home
+from millrace.spark.home import QueueEndpoint
+from millrace.spark.raw_options import HOME, RawOptions
 from millrace.spark.start import EARLIEST, LATEST, Start, read_start, read_time
 
 View = Literal["changes", "latest", "log"]
@@ -42,23 +42,23 @@ NAMES = (
     "format",
     "body",
 )
-"""Every option of a read, as its page spells it."""
+"""Every option of a read, in its documented spelling."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What is read, and how."""
+    """The parsed options of a read."""
 
-    home: Home
+    home: QueueEndpoint
     queue: str
     space: str = "default"
     view: View = "changes"
     cursor: str = ""
-    """Of a stream; empty: it makes one for itself."""
+    """Name of the cursor of a stream; empty: one is generated."""
     starting: Start = EARLIEST
     ending: Start = LATEST
-    """Of a batch."""
+    """The end of a batch read."""
     rows_max: int | None = None
-    """Of one micro-batch."""
+    """Limits of one micro-batch."""
     bytes_max: int | None = None
     partitions_min: int = 1
     partition_bytes: int = limits.SPARK_PARTITION_BYTES
@@ -70,17 +70,16 @@ class Options(msgspec.Struct, frozen=True):
     schema: str = ""
     format: Format = "json"
     body: str = ""
-    """With a schema: the column that has bodies as they came; empty: none has."""
+    """With a schema: the column for raw bodies; empty: no such column."""
 
 
 def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
-    """The options of a read; `is_stream` is None where it is not known yet.
+    """Parse the options of a read; `is_stream` is None if it is not known yet.
 
     Raises:
-        Invalid: one is not known, is missing, or has no value that it could have; `field` says
-            which.
+        Invalid: one is unknown, missing, or has an invalid value; `field` names it.
     """
-    given = Given(told, NAMES, "read")
+    given = RawOptions(told, NAMES, "read")
     home, (space, queue) = given.home(), given.queue()
     view = cast("View", given.one_of("view", "changes", ("changes", "latest", "log")))
     if is_stream:
@@ -91,7 +90,7 @@ def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
         queue=queue,
         space=space,
         view=view,
-        cursor=check.name(cursor, "cursor") if cursor else "",
+        cursor=validate.name(cursor, "cursor") if cursor else "",
         starting=_starting(given),
         ending=_ending(given),
         rows_max=given.whole("maxOffsetsPerTrigger", 2**62),
@@ -119,7 +118,7 @@ def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
     return found
 
 
-def _refuse_in_streams(given: Given, view: View) -> None:
+def _refuse_in_streams(given: RawOptions, view: View) -> None:
     if view == "latest":
         raise Invalid(
             "view=latest is the state at one moment, which a stream never has; read it with "
@@ -131,13 +130,13 @@ def _refuse_in_streams(given: Given, view: View) -> None:
             raise Invalid(f"{name} is an option of spark.read; a stream has none", field=name)
 
 
-def _refuse_in_batches(given: Given) -> None:
+def _refuse_in_batches(given: RawOptions) -> None:
     for name in ("cursor", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss"):
         if given.has(name):
             raise Invalid(f"{name} is an option of readStream; a batch has none", field=name)
 
 
-def _starting(given: Given) -> Start:
+def _starting(given: RawOptions) -> Start:
     names = [name for name in NAMES if name.startswith("starting") and given.has(name)]
     if len(names) > 1:
         raise Invalid(f"{' and '.join(names)} say both where to start; give one", field=names[1])
@@ -152,7 +151,7 @@ def _starting(given: Given) -> Start:
     return read_start(text, name)
 
 
-def _ending(given: Given) -> Start:
+def _ending(given: RawOptions) -> Start:
     if given.has("endingOffsets") and given.has("endingSnapshot"):
         raise Invalid(
             "endingOffsets and endingSnapshot say both where to end; give one",
@@ -169,14 +168,14 @@ def _ending(given: Given) -> Start:
     return found
 
 
-def _columns(given: Given) -> tuple[str, ...] | None:
+def _columns(given: RawOptions) -> tuple[str, ...] | None:
     if not given.has("columns"):
         return None
     return tuple(name.strip() for name in given.text("columns").split(","))
 
 
-def _keys(given: Given) -> tuple[bytes, ...] | None:
-    """A JSON list of texts, or texts parted by commas."""
+def _keys(given: RawOptions) -> tuple[bytes, ...] | None:
+    """Parse a JSON list of texts, or texts separated by commas."""
     if not given.has("keys"):
         return None
     text = given.text("keys")

@@ -1,10 +1,11 @@
-"""Which range of its sources a micro-batch was made from, as its checkpoint says.
+"""Producer name and number of a micro-batch, derived from the checkpoint's record of its sources.
 
-Rule 1: a batch whose sources are all queues is known by their ranges, so that it is the same one
-under another checkpoint. Its producer has the queues and cursors in its name: one that is made anew
-begins anew.
-Rule 2: any other batch, and one to which no source has brought anything (state that was let go by
-time), is known by the id of its checkpoint and its number there.
+Rule 1: a batch whose sources are all queues is identified by their ranges, so that it is the same
+one under another checkpoint. The ids of queues and cursors are part of its producer's name: a queue
+that is created again starts a new sequence.
+
+Rule 2: any other batch, and one without new rows from any source (such as state that expired), is
+identified by the id of its checkpoint and its number there.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from millrace.errors import Invalid
 from millrace.spark.offset import Offset
 
 _DIGITS = 12
-"""Of the digest in a producer's name."""
+"""Length of the digest in a producer's name."""
 
 NAME_CHARS_MAX = limits.NAME_CHARS_MAX - _DIGITS - 1
-"""What is left for the name itself."""
+"""Maximum length of the rest of the name."""
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Under which name and number what came of a batch is published."""
+    """The producer name and number under which the rows of a batch are published."""
 
     producer: str
     spans: tuple[tuple[int, int], ...] = ()
-    """Of all shards of all sources, one after the other; empty: there is a number instead."""
+    """Ranges of all shards of all sources, in order; empty: `number` counts instead."""
     number: int = 0
 
 
@@ -43,17 +44,17 @@ class _Metadata(msgspec.Struct):
 
 
 class Checkpoint:
-    """What Spark keeps of a query."""
+    """Reads Spark's checkpoint of a query."""
 
     def __init__(self, location: str) -> None:
         self.location = location
 
     def origin(self, batch: int, name: str) -> Origin:
-        """Where the rows of a batch come from, which has begun; `name` is the producer's, if it was
-        given one.
+        """Return the origin of a batch that has begun; `name` is the producer's, if the options
+        have one.
 
         Raises:
-            Invalid: what should be there is not.
+            Invalid: a file of the checkpoint is missing.
         """
         now = self._offsets(batch)
         if not now:
@@ -70,7 +71,7 @@ class Checkpoint:
             return self._numbered(batch, name)
         spans: list[tuple[int, int]] = []
         for at, offset in enumerate(offsets):
-            # A source that has brought nothing is still told by its last batch.
+            # For a source without new rows, Spark repeats the offset of its last batch.
             is_still = at < len(before) and before[at] == now[at]
             spans += zip(offset.seqs if is_still else offset.after, offset.seqs, strict=True)
         if all(after == upto for after, upto in spans):
@@ -91,7 +92,7 @@ class Checkpoint:
         return Origin(_named(name or "checkpoint", found.id.encode()), number=batch + 1)
 
     def _offsets(self, batch: int) -> list[str]:
-        """What is said of each source; nothing of a batch that is no longer there."""
+        """Return the offset line of each source; empty for a batch that no longer exists."""
         lines = (self._text(f"offsets/{batch}") or b"").decode().splitlines()
         return lines[2:] if lines and lines[0] == "v1" else []
 
@@ -105,7 +106,7 @@ class Checkpoint:
 
 
 def _place(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a location, and the path in it."""
+    """Return the file system of a location, and the path in it."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file"):
         path = parts.path if parts.scheme else location
@@ -126,5 +127,5 @@ def _named(name: str, what: bytes) -> str:
 
 
 def flow_of(parts: Sequence[str]) -> str:
-    """What the names of all stages of a query begin with, whichever run of it made them."""
+    """Return the prefix of the names of all stages of a query, the same for every run of it."""
     return f"spark.{sha256(msgspec.json.encode(parts)).hexdigest()[:16]}."

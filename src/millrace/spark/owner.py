@@ -1,8 +1,8 @@
-"""Having a folder shared, so that Spark's processes can read it.
+"""Starts an owner process for a folder, so that Spark's processes can read it.
 
-A folder has one owner. If somebody has it open and shares it, that is who answers; else one is
-started here, which ends by itself when nobody was connected for a while. It outlives the process
-that started it: Spark's drivers come and go with each query.
+A folder has one owner. If a process has it open and shares it, its connections are used; otherwise
+an owner is started here, which ends after a while without connections. It outlives the process that
+started it: Spark's drivers start and end with each query.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from millrace.client.sockets import socket_of
 from millrace.errors import InUse, Invalid
+from millrace.rpc.socket_transport import socket_path
 
 READY, TAKEN = "shared", "taken: "
 
 
 def start_owner(path: Path) -> None:
-    """Have somebody open and share a folder that nobody shares.
+    """Start a process that opens and shares a folder that is not shared.
 
     Raises:
-        InUse: somebody has it open and does not share it.
-        Invalid: it is no folder that can be opened.
+        InUse: another process has it open and does not share it.
+        Invalid: it is not a folder that can be opened.
     """
     if not path.is_dir():
         raise Invalid(
@@ -30,8 +30,8 @@ def start_owner(path: Path) -> None:
         )
     said = _start(path)
     if said.startswith(TAKEN):
-        # Somebody has it: to share it, perhaps, by now.
-        if socket_of(path) is None:
+        # Another process has the folder, and may be sharing it by now.
+        if socket_path(path) is None:
             raise InUse(
                 f"{said.removeprefix(TAKEN)}; have its owner share it (millrace.share), or serve "
                 "it and use its url",
@@ -42,8 +42,8 @@ def start_owner(path: Path) -> None:
 
 
 def _start(path: Path) -> str:
-    """Start an owner; returns the line that it says: that it is there, or why not."""
-    command = [sys.executable, "-m", "millrace.spark.owning", str(path)]
+    """Start an owner process; return its status line: started, or the reason of its failure."""
+    command = [sys.executable, "-m", "millrace.spark.folder_host", str(path)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -56,7 +56,7 @@ def _start(path: Path) -> str:
     with process.stdout:
         said = process.stdout.readline().strip()
     if said == READY:
-        # It goes on alone; whoever started it does not wait for it.
+        # It runs detached; its starter does not wait for it.
         process.returncode = 0
     else:
         process.wait()

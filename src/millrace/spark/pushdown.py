@@ -1,7 +1,7 @@
-"""Filters of a batch that say which rows need not be read at all.
+"""Filter pushdown of batch reads: skips rows that Spark's filters exclude.
 
-Rule 1: Spark judges every row again. What is read may be too much, never too little: a filter that
-is not understood here narrows nothing.
+Rule 1: Spark applies all filters again. The read may return too many rows, never too few: an
+unsupported filter narrows nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _UPPER = (EqualTo, LessThan, LessThanOrEqual)
 
 
 class Narrow(msgspec.Struct, frozen=True):
-    """What of a queue is read."""
+    """The range of a queue that a read is narrowed to."""
 
     shards: tuple[int, ...] | None = None
     after: int = 0
     upto: int | None = None
     time_ms: int | None = None
-    """Nothing that is older."""
+    """The earliest time of rows in milliseconds."""
     keys: tuple[bytes, ...] | None = None
 
     def with_seq(self, low: int | None, high: int | None) -> Narrow:
-        """Only seqs from `low` to `high`."""
+        """Narrow the read to seqs from `low` to `high`."""
         after = self.after if low is None else max(self.after, low - 1)
         upto = self.upto
         if high is not None:
@@ -44,18 +44,18 @@ class Narrow(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, after=after, upto=upto)
 
     def with_shards(self, shards: Iterable[int]) -> Narrow:
-        """Only these shards."""
+        """Narrow the read to these shards."""
         found = tuple(one for one in shards if self.shards is None or one in self.shards)
         return msgspec.structs.replace(self, shards=found)
 
     def with_keys(self, keys: Iterable[bytes]) -> Narrow:
-        """Only these keys."""
+        """Narrow the read to these keys."""
         found = tuple(one for one in keys if self.keys is None or one in self.keys)
         return msgspec.structs.replace(self, keys=found)
 
 
 def narrowed(filters: Iterable[Filter], narrow: Narrow) -> Narrow:
-    """What is left to be read; all of the filters hold for what is wanted."""
+    """Narrow the read by the filters, all of which hold for every wanted row."""
     for one in filters:
         if isinstance(one, In):
             narrow = _among(narrow, one.attribute, list(one.value))

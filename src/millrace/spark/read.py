@@ -1,4 +1,4 @@
-"""What a task reads: one span of one shard, as of a snapshot."""
+"""The input partition of a task: one span of one shard, as of a snapshot."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from millrace import limits
-from millrace.core.fold import Reader
 from millrace.core.model import ShardId
+from millrace.core.state.fold import Reader
 from millrace.spark.fetch import fetch, snapshot_path
 from millrace.spark.home import reach
 from millrace.spark.options import Options
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class ReadPartition(InputPartition):
     """The rows of one task. It is pickled to executors."""
 
     number: int
-    """Which one of the queue's shards, from 0."""
+    """Index of the queue's shard, from 0."""
     shard: int
     after: int
     upto: int
@@ -29,21 +29,21 @@ class Part(InputPartition):
     retain: bool
     ticket: str
     snapshot: int
-    """What the column `snapshot` says."""
+    """Value of the column `snapshot`."""
 
 
 def read_part(
-    options: Options, part: Part, columns: tuple[str, ...] | None = None
+    options: Options, part: ReadPartition, columns: tuple[str, ...] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, in the order of seqs, with at least these columns of the queue's.
+    """Yield the rows of a part, ordered by seq, with at least these columns of the queue.
 
     Raises:
         SnapshotExpired: it is no longer pinned.
-        Closed: nobody answers, for longer than the home's patience.
+        Closed: the server did not respond within the home's timeout (`patience`).
     """
     home = options.home
     path = snapshot_path(options.space, options.queue, part.ticket)
-    # Tickets of very many shards are too long for an address.
+    # Tickets of very many shards are too long for a URL.
     if home.url and len(path) <= limits.HTTP_URL_BYTES_MAX // 2:
         asked = {"shard": str(part.number), "upto": str(part.upto)}
         if columns is not None:

@@ -1,4 +1,4 @@
-"""The rows of a part, as Spark asked for them: read, chosen, parsed, shaped."""
+"""Reads the rows of a part and converts them to the columns that Spark asked for."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.spark.bodies.avro import avro_ddl
-from millrace.spark.bodies.parse import Parser, make_parser
+from millrace.spark.bodies.parse import BodyParser, make_parser
 from millrace.spark.columns import CORRUPT, SHARD_COLUMNS, Shaper, chosen, ddl, needed, sized
 from millrace.spark.options import Options
-from millrace.spark.read import Part, read_part
+from millrace.spark.read import ReadPartition, read_part
 
 
 def schema_ddl(options: Options) -> str:
-    """The columns of a read, as Spark declares them.
+    """Return the columns of a read as a DDL string of Spark.
 
     Raises:
-        Invalid: a column is none, or the schema of bodies cannot be one.
+        Invalid: a column does not exist, or the schema of bodies is invalid.
     """
     found = ddl(chosen(options.columns, is_parsed=bool(options.schema)))
     if not options.schema:
@@ -33,11 +33,11 @@ def schema_ddl(options: Options) -> str:
     return f"{whole}, {options.body} binary" if options.body else whole
 
 
-class Rows:
-    """What one read gives of rows; it is made by the driver and used by the tasks.
+class PartitionReader:
+    """Reads and converts rows; it is made by the driver and used by the tasks.
 
     Raises:
-        Invalid: the columns are not those that the options choose, or a body cannot come to them.
+        Invalid: the columns differ from the options, or a body cannot be converted to them.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -48,10 +48,10 @@ class Rows:
         if options.schema:
             self._parser()
 
-    def of(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+    def of(self, part: ReadPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part."""
         if not gc.get_freeze_count():
-            # Spark looks for garbage after every task, through all that was ever imported.
+            # Spark runs the garbage collector after every task, over all imported objects.
             gc.freeze()
         options, schema = self._options, self._arrow()
         shaper = Shaper(schema, part.number, part.snapshot)
@@ -74,12 +74,12 @@ class Rows:
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
 
-    def _parser(self) -> Parser:
+    def _parser(self) -> BodyParser:
         fields = list(self._arrow())[len(self._names) : _end(self._options)]
         return make_parser(self._options.format, self._options.schema, fields)
 
     def _needed(self) -> tuple[str, ...] | None:
-        """The columns of the queue's rows that are asked for; None: all of them."""
+        """Return the queue's columns that are requested; None: all of them."""
         names = list(self._names)
         if self._options.keys is not None:
             names.append("key")
@@ -120,12 +120,12 @@ def _check(options: Options, schema: StructType, names: tuple[str, ...]) -> None
 
 
 def _end(options: Options) -> int:
-    """Where the columns of bodies end, counted from the end of all columns."""
+    """Return the end of the columns of bodies, as a negative index into all columns."""
     return -2 if options.body else -1
 
 
 def _required(field: StructField) -> str:
-    """The first field of these that is never null, if there is one."""
+    """Return the first field of these that is declared NOT NULL, or an empty text."""
     if not field.nullable:
         return field.name
     kind = field.dataType

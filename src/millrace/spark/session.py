@@ -1,10 +1,10 @@
-"""A Spark session with settings that suit streams of small batches on one machine.
+"""Starts Spark sessions with settings for streams of small batches on one machine.
 
-Each is the one that was measured to matter; whoever names a setting has it their way. Nothing of
-this is needed to use the source: any session does.
+Each setting was chosen by measurement; settings of the caller take precedence. This is optional:
+the source works with any session.
 
-Rule: through Spark Connect, Java and the settings of Spark itself are the server's. Only what a
-session may say of itself is said there.
+Rule: with Spark Connect, Java and Spark's own settings belong to the server. Only settings of the
+session itself are passed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 from millrace.errors import Invalid
-from millrace.spark.aloud import Say, aloud
 from millrace.spark.columnar import with_columns
 from millrace.spark.java import find_java
+from millrace.spark.notices import Say, print_notice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,29 +32,29 @@ CHECKPOINTS = (
 )
 
 REMOTE, REMOTE_VARIABLE = "spark.remote", "SPARK_REMOTE"
-"""What names a server of Spark Connect: a setting, or a variable of the environment."""
+"""The setting and the environment variable that name a Spark Connect server."""
 
 SHOWN_MAX = 30
-"""Characters of an address that are shown."""
+"""Number of characters of an address that are printed."""
 
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""They print a page of JSON for each query that is refused, of which the error says all."""
+"""Loggers that print a page of JSON for each refused query, which repeats the error."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 DAEMON = "spark.python.daemon.module"
-"""What starts workers, on each machine of a Spark."""
+"""The setting for the module that starts workers, on each machine of a Spark."""
 
 
 def defaults() -> dict[str, str]:
-    """The settings of a session, unless they are named."""
+    """Return the default settings of a session."""
     cores = os.cpu_count() or 1
     return {
         "spark.master": "local[*]",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Spark's own manager takes 100 ms more for each micro-batch.
+        # Spark's default checkpoint manager takes 100 ms more for each micro-batch.
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         "spark.sql.shuffle.partitions": str(cores),
         "spark.python.unix.domain.socket.enabled": "true",
@@ -64,20 +64,22 @@ def defaults() -> dict[str, str]:
 
 
 def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
-    """What a session starts with. One that is elsewhere (`spark.remote`) was started by others."""
+    """Return the settings of a new session. A remote one (`spark.remote`) gets no defaults of Spark
+    itself.
+    """
     if not _is_elsewhere(conf):
         found = defaults() | dict(conf)
         if is_local(conf) and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
-            # Workers of other machines, and of other interpreters, may lack it.
+            # Workers of other machines, and of other interpreters, may lack the package.
             found.setdefault(DAEMON, "millrace.spark.daemon")
         return found
     return {"spark.sql.session.timeZone": "UTC"} | dict(conf)
 
 
 def greeting(settings: Mapping[str, str]) -> str:
-    """What is said of a session that starts: one short line, in which no secret can be."""
+    """Return the notice for a session that starts: one short line without secrets."""
     where = settings.get(REMOTE) or settings.get("spark.master") or "the place in SPARK_REMOTE"
-    # Behind a semicolon, the address of a server may have a token.
+    # The address of a server may have a token after a semicolon.
     where = where.partition(";")[0].rstrip("/")
     parts = [f"Spark starts at {where[:SHOWN_MAX]}"]
     if is_local(settings):
@@ -88,19 +90,19 @@ def greeting(settings: Mapping[str, str]) -> str:
 
 
 def session(name: str, **conf: str) -> SparkSession:
-    """A session on this machine, or where `conf` says; a line on stderr says so.
+    """Start a session on this machine, or at the address in `conf`, and print a line on stderr.
 
-    Python's workers are those of this interpreter, unless the environment says otherwise, and Java
-    is the one that `find_java` finds: that of `JAVA_HOME`, if it is new enough. Of pandas, which
-    nothing here uses, nothing is said; nor are refused queries logged beside their errors. It has
-    the jar of `columnar`, unless `spark.millrace.columnar` is "false". It is the session of this
-    thread, too: see `adopt`.
+    Python workers use this interpreter, unless the environment says otherwise, and Java is the one
+    that `find_java` finds: that of `JAVA_HOME`, if it is new enough. The warning about pandas,
+    which is not used here, is suppressed; so is the log of refused queries, which repeats their
+    errors. It has the jar of `columnar`, unless `spark.millrace.columnar` is "false". It becomes
+    the session of this thread, too: see `adopt`.
 
     Raises:
-        NotFound: there is no Java.
-        Invalid: it is to be one of Spark Connect, and what that needs is not installed.
+        NotFound: Java is not installed.
+        Invalid: Spark Connect is requested, and its dependencies are not installed.
     """
-    return _started(name, conf, aloud)
+    return _started(name, conf, print_notice)
 
 
 def _started(name: str, conf: Mapping[str, str], say: Say) -> SparkSession:
@@ -132,7 +134,7 @@ def _started(name: str, conf: Mapping[str, str], say: Say) -> SparkSession:
 
 
 def is_local(conf: Mapping[str, str]) -> bool:
-    """Whether all of a session with these settings is on this machine."""
+    """Return True if a session with these settings runs entirely on this machine."""
     master = conf.get("spark.master", "local")
     return not _is_elsewhere(conf) and master.partition("[")[0] == "local"
 
@@ -142,7 +144,9 @@ def _is_elsewhere(conf: Mapping[str, str]) -> bool:
 
 
 class _Loan:
-    """The Spark that `borrowed` has started: a process has one, and threads share it."""
+    """Reference count of the Spark that `borrowed` has started: a process has one, and threads
+    share it.
+    """
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -153,9 +157,10 @@ _loan = _Loan()
 
 
 @contextmanager
-def borrowed(name: str, conf: Mapping[str, str], say: Say = aloud) -> Iterator[SparkSession]:
-    """A session until the context ends; where this process has a Spark already, that one is used,
-    and goes on. One that was started here ends with the last who has borrowed it."""
+def borrowed(name: str, conf: Mapping[str, str], say: Say = print_notice) -> Iterator[SparkSession]:
+    """Yield a session until the context ends. An existing Spark of this process is used, and keeps
+    running; one that was started here is stopped by its last user.
+    """
     with _loan.lock:
         found = _running()
         is_ours = found is None or _loan.users > 0
@@ -175,7 +180,7 @@ def borrowed(name: str, conf: Mapping[str, str], say: Say = aloud) -> Iterator[S
 
 
 def _running() -> SparkSession | None:
-    """The session of this process, if it has one."""
+    """Return the session of this process, or None."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -190,28 +195,28 @@ def _running() -> SparkSession | None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether Spark is elsewhere, and this process is a client of Spark Connect."""
+    """Return True if Spark is remote, and this process is a client of Spark Connect."""
     return not hasattr(spark, "_jsparkSession")
 
 
 def adopt(spark: SparkSession) -> None:
-    """Make a session that of this thread, and have it know `format("millrace")`.
+    """Make a session the one of this thread, and register `format("millrace")` in it.
 
-    Spark finds sources in Python for `write` by the thread's session alone. A thread in which no
-    session was made has none, and without the jar of `columnar` `write.format("millrace")` fails
-    there with DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not ask for it.
+    Spark finds Python sources for `write` by the thread's session alone. A thread in which no
+    session was made has none, and without the jar of `columnar`, `write.format("millrace")` fails
+    there with DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not need it.
     """
     if not is_connect(spark):
-        # Of what Spark offers to programs, this sets it.
+        # The only public call of Spark that sets the thread's session.
         spark.createDataFrame([], "a int")
     _register(spark)
 
 
 def _register(spark: SparkSession) -> None:
-    """Tell a session what `format("millrace")` is, whatever it finds by itself.
+    """Register `format("millrace")` in a session, even if Spark's own discovery has failed.
 
-    Spark looks once in the life of its process, by a worker of Python's. Where that worker dies, or
-    some other source cannot be imported, it finds none ever after.
+    Spark discovers sources once per process, in a Python worker. If that worker dies, or another
+    source cannot be imported, no source is found from then on.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql.udf import _wrap_function
@@ -223,11 +228,11 @@ def _register(spark: SparkSession) -> None:
         try:
             spark.dataSource.register(MillraceSource)
         except AnalysisException as error:
-            # The session knows it already.
+            # The session has it already.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
         return
-    # `register` refuses the name where the jar of `columnar` has it, which itself asks for this.
+    # `register` refuses the name if the jar of `columnar` has it, which itself needs this one.
     sources = spark._jsparkSession.sessionState().dataSourceManager()
     if not sources.dataSourceExists(name):
         context = spark.sparkContext
@@ -238,18 +243,18 @@ def _register(spark: SparkSession) -> None:
 
 @contextmanager
 def apart(spark: SparkSession) -> Iterator[SparkSession]:
-    """Another session of the same Spark, with views of its own, until the context ends."""
+    """Yield another session of the same Spark, with views of its own, until the context ends."""
     if not is_connect(spark):
         made = spark.newSession()
         adopt(made)
         yield made
-        # The other one was made this thread's meanwhile.
+        # The new session has become the one of this thread.
         adopt(spark)
         return
-    # A server that was not asked for anything does not know the session.
+    # A server creates a session with its first request.
     spark.conf.get("spark.sql.session.timeZone")
     clone = cast("Far", spark).cloneSession()
-    # Spark 4.2 does not say it of clones, and asks for it when they are stopped.
+    # Spark 4.2 does not set this on clones, and requires it when they are stopped.
     clone.release_session_on_close = True
     made = cast("SparkSession", clone)
     try:

@@ -1,6 +1,6 @@
-"""`format("millrace")`: a queue as Spark reads and writes it.
+"""`format("millrace")`: the data source that reads and writes queues.
 
-It has no side effects when it is made: Spark makes it in many processes, often.
+Instances have no side effects: Spark creates them in many processes, often.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from millrace.spark.writer import BatchWriter
 
 
 class MillraceSource(DataSource):
-    """A Millrace queue."""
+    """A Millrace queue as a data source."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` names."""
+        """Return the name for `format`."""
         return "millrace"
 
     def schema(self) -> str:
-        """The columns, as the options choose them."""
-        # Whether it is a stream is not known here; the readers check the rest.
+        """Return the columns, as the options choose them."""
+        # Stream and batch cannot be distinguished here; the readers check the rest.
         return schema_ddl(read_options(self.options, is_stream=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a queue once."""
+        """Make the reader of a batch."""
         options = read_options(self.options, is_stream=False)
         return (NarrowReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Follows a queue."""
+        """Make the reader of a stream."""
         return StreamReader(read_options(self.options, is_stream=True), schema)
 
-    # How Spark calls it is not ours to choose.
+    # The signatures are defined by Spark.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
-        """Adds rows to a queue."""
+        """Make the writer of a batch."""
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
@@ -54,5 +54,5 @@ class MillraceSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
-        """Adds micro-batches to a queue."""
+        """Make the writer of a stream."""
         return StreamWriter(self.options, schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Which tasks read a range: every shard by at least one, large ones by several."""
+"""Splits a range into tasks: at least one for every shard, several for large ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from millrace import limits
 from millrace.client.cursor import Snapshot
-from millrace.client.ticket import spans_of, write_ticket
-from millrace.spark.read import Part
+from millrace.client.snapshot_token import shard_ranges, write_snapshot_token
+from millrace.spark.read import ReadPartition
 
 
 def split(
@@ -19,28 +19,28 @@ def split(
     row_bytes: int,
     partition_bytes: int,
     partitions_min: int,
-) -> list[Part]:
-    """The parts of what lies after the one place up to the other, as of the snapshot.
+) -> list[ReadPartition]:
+    """Return the parts of the rows between two places, as of the snapshot.
 
-    Each has about as many seqs as every other of its shard. Shards with nothing in them have none.
+    The parts of a shard have about the same number of seqs. Shards without rows have no part.
     """
     spans = [
         (number, shard, low, min(high, boundary), reader)
         for number, ((shard, _, boundary, reader), low, high) in enumerate(
-            zip(spans_of(snapshot), after, upto, strict=True)
+            zip(shard_ranges(snapshot), after, upto, strict=True)
         )
     ]
     spans = [span for span in spans if span[2] < span[3]]
     total = sum(span[3] - span[2] for span in spans)
-    ticket, place = write_ticket(snapshot), sum(snapshot.boundaries)
-    parts: list[Part] = []
+    ticket, place = write_snapshot_token(snapshot), sum(snapshot.boundaries)
+    parts: list[ReadPartition] = []
     for number, shard, low, high, reader in spans:
         rows = high - low
         wanted = max(-(-rows * row_bytes // partition_bytes), -(-rows * partitions_min // total), 1)
         count = min(wanted, rows, limits.SPARK_PARTITIONS_MAX // len(spans) or 1)
         cuts = [low + rows * at // count for at in range(count + 1)]
         parts += [
-            Part(number, shard, begin, end, reader.pin, reader.retain, ticket, place)
+            ReadPartition(number, shard, begin, end, reader.pin, reader.retain, ticket, place)
             for begin, end in pairwise(cuts)
         ]
     return parts

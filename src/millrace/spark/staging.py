@@ -1,8 +1,8 @@
-"""What a task of Spark does: it stages its rows, which nobody sees until the driver has them
-published.
+"""Staging in a Spark task: rows stay invisible until the driver publishes them.
 
-Rule 1: a stage belongs to one attempt of one task. What an attempt that was given up has staged is
-named by no message of Spark, and is never published.
+Rule 1: a stage belongs to one attempt of one task. Stages of an abandoned attempt are not in any
+message of Spark, and are never published.
+
 Rule 2: rows keep the order that they have in the task.
 """
 
@@ -23,18 +23,18 @@ from millrace.spark.contract import cut, to_rows
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
-    """What one task has staged."""
+class StagedRows(WriterCommitMessage):
+    """The stages of one task."""
 
     stages: tuple[str, ...]
     rows: int
 
 
-def stage_rows(queue: sync.Queue, prefix: str, batches: Iterable[pa.RecordBatch]) -> Staged:
-    """Stage the rows of a task under names that begin so; returns once they cannot be lost."""
+def stage_rows(queue: sync.Queue, prefix: str, batches: Iterable[pa.RecordBatch]) -> StagedRows:
+    """Stage the rows of a task under names with this prefix; return once they are durable."""
     writing = _Writing(queue, f"{prefix}{uuid4().hex[:12]}")
     with ThreadPoolExecutor(1) as lane:
-        # While one part is on its way the next one is made.
+        # The next part is made while the previous one is sent.
         under: Future[None] | None = None
         for part in _parts(batches):
             if under is not None:
@@ -42,11 +42,11 @@ def stage_rows(queue: sync.Queue, prefix: str, batches: Iterable[pa.RecordBatch]
             under = lane.submit(writing.put, part)
         if under is not None:
             under.result()
-    return Staged(tuple(writing.stages), writing.total)
+    return StagedRows(tuple(writing.stages), writing.total)
 
 
 class _Writing:
-    """The stages of one attempt: another one is begun where one is full."""
+    """The stages of one attempt: a full one is followed by another."""
 
     def __init__(self, queue: sync.Queue, name: str) -> None:
         self._queue = queue
@@ -66,7 +66,7 @@ class _Writing:
         if not self.stages or is_full:
             self.stages.append(f"{self._name}.{len(self.stages)}")
             self._rows = self._bytes = self._calls = 0
-        # Numbered, so that one whose answer was lost is made again.
+        # Numbered, so that a call whose response was lost can be repeated.
         self._calls += 1
         try:
             self._queue.stage(self.stages[-1], part, number=self._calls)
@@ -85,7 +85,7 @@ class _Writing:
 
 
 def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in parts that are worth a call: small batches are put together, large ones cut."""
+    """Combine or split batches into parts of a suitable size for one call."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     most, large = bounds.STAGE_CALL_ROWS_MAX, bounds.STAGE_CALL_BYTES

@@ -1,4 +1,4 @@
-"""Where a read starts or ends, as options say it.
+"""Start and end positions of a read, as options name them.
 
 In JSON a place is a seq for each shard: a list, or an object by the shards' numbers. As with Kafka,
 the start is the first seq that is read and the end the first that is not; -2 is the earliest, -1
@@ -13,24 +13,24 @@ from datetime import UTC, datetime
 import msgspec
 
 from millrace.client.position import is_position
-from millrace.core import check
+from millrace.core import validate
 from millrace.errors import Invalid
 
 _EARLIEST, _LATEST = -2, -1
 
 _DIGITS_MAX = 15
-"""Of milliseconds: some ten thousand years."""
+"""Maximum number of digits of milliseconds: some ten thousand years."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A place: the earliest unless one of these is said."""
+    """A position: the earliest unless one of the fields is set."""
 
     is_latest: bool = False
     seqs: tuple[tuple[int, int], ...] = ()
-    """Shard and seq."""
+    """Pairs of shard and seq."""
     time_ms: int | None = None
     ticket: str = ""
-    """The text of a snapshot."""
+    """The token of a snapshot."""
     position: str = ""
     """The token of a position."""
 
@@ -40,10 +40,10 @@ LATEST = Start(is_latest=True)
 
 
 def read_start(text: str, field: str) -> Start:
-    """earliest, latest, seqs in JSON, a time, a position, or the text of a snapshot.
+    """Parse earliest, latest, seqs in JSON, a time, a position, or the token of a snapshot.
 
     Raises:
-        Invalid: it is none of them.
+        Invalid: it has none of these forms.
     """
     if text.lower() == "earliest":
         return EARLIEST
@@ -58,7 +58,7 @@ def read_start(text: str, field: str) -> Start:
     if len(text) > 40:
         return Start(ticket=text)
     raise Invalid(
-        f"{field} is {check.shown(text)}, not earliest, latest, seqs in JSON such as "
+        f"{field} is {validate.shown(text)}, not earliest, latest, seqs in JSON such as "
         '{"0": 17}, a time such as 2030-01-31T12:00:00Z, a position, or the text of a snapshot',
         field=field,
     )
@@ -73,7 +73,8 @@ def _read_seqs(text: str, field: str) -> tuple[tuple[int, int], ...]:
     seqs = tuple(pairs)
     if not seqs or any(shard < 0 or not _EARLIEST <= seq < 2**63 for shard, seq in seqs):
         raise Invalid(
-            f"{field} is {check.shown(text)}; shards are counted from 0, and a seq is from 0 on, "
+            f"{field} is {validate.shown(text)}; shards are counted from 0, and a seq is from 0 "
+            "on, "
             "or -2 (earliest), or -1 (latest)",
             field=field,
         )
@@ -81,7 +82,7 @@ def _read_seqs(text: str, field: str) -> tuple[tuple[int, int], ...]:
 
 
 def read_time(text: str, field: str) -> int:
-    """A time as ISO 8601 writes it, or milliseconds since 1970.
+    """Parse a time in ISO 8601, or milliseconds since 1970.
 
     Raises:
         Invalid: it is neither.
@@ -92,7 +93,8 @@ def read_time(text: str, field: str) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(
-            f"{field} is {check.shown(text)}, not a time such as 2030-01-31T12:00:00Z", field=field
+            f"{field} is {validate.shown(text)}, not a time such as 2030-01-31T12:00:00Z",
+            field=field,
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
@@ -102,11 +104,11 @@ def read_time(text: str, field: str) -> int:
 def read_places(
     pairs: Sequence[tuple[int, int]], lasts: Sequence[int], field: str, *, is_end: bool = False
 ) -> tuple[int, ...]:
-    """The last seq before each place. Shards that are not named are read from the earliest row on,
-    and to the latest.
+    """Return the last seq before each place. Shards that are not named are read from the earliest
+    row on, and to the latest.
 
     Raises:
-        Invalid: the queue has no such shard, or has not come so far.
+        Invalid: the shard does not exist, or has not reached the seq.
     """
     found = list(lasts) if is_end else [0] * len(lasts)
     for shard, seq in pairs:

@@ -1,10 +1,11 @@
-"""Writing a stream into a queue: every micro-batch is seen whole or not at all, and once.
+"""Writes a stream into a queue: every micro-batch becomes visible as a whole, exactly once.
 
-Rule 1: a batch is published under the range of the sources that it was made from (`origin.py`).
-The queue itself knows what it has: a repeat changes nothing, whatever became of the checkpoint, and
-what overlaps is refused.
-Rule 2: nothing is dropped that a commit may still publish. What was staged in vain goes when a
-later batch of the same flow has been published, or by age.
+Rule 1: a batch is published under the range of the sources from which it was made (`origin.py`).
+The queue itself detects duplicates: a repeat changes nothing, even if the checkpoint was lost, and
+an overlap is refused.
+
+Rule 2: nothing is dropped that a commit may still publish. Abandoned stages are dropped when a
+later batch of the same flow has been published, or expire.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from millrace import sync
-from millrace.core import check
+from millrace.core import validate
 from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, TooLarge
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema
-from millrace.spark.given import HOME, Given
 from millrace.spark.origin import NAME_CHARS_MAX, Checkpoint, Origin, flow_of
-from millrace.spark.staging import Staged, stage_rows
+from millrace.spark.raw_options import HOME, RawOptions
+from millrace.spark.staging import StagedRows, stage_rows
 from millrace.spark.writer import stages_of
 
 OF_QUERIES = (
@@ -31,17 +32,17 @@ OF_QUERIES = (
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
 )
-"""Options of every query, which Spark hands to the sink, too."""
+"""Options of every query, which Spark passes to the sink, too."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of a query; Spark makes one for every batch, and pickles it to the tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        """Judge the query; nothing is staged yet.
+        """Validate the query's columns and options; nothing is staged yet.
 
         Raises:
-            Invalid: a column or an option.
+            Invalid: a column or an option is wrong.
         """
         if overwrite:
             raise Invalid(
@@ -50,11 +51,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 field="outputMode",
             )
         check_schema(schema)
-        given = Given(options, (*HOME, "producer", "number", *OF_QUERIES), "write")
+        given = RawOptions(options, (*HOME, "producer", "number", *OF_QUERIES), "write")
         self._address = Address.of(given)
         self._producer = given.text("producer")
         if self._producer:
-            check.name(self._producer, "producer")
+            validate.name(self._producer, "producer")
             if len(self._producer) > NAME_CHARS_MAX:
                 raise TooLarge(
                     f"producer has {len(self._producer)} characters, up to {NAME_CHARS_MAX} are "
@@ -72,10 +73,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 field="checkpointLocation",
             )
         self._checkpoint = Checkpoint(location)
-        # Others may write under the same producer, by cursors of their own.
+        # Other queries may write under the same producer, by cursors of their own.
         self._prefix = flow_of([self._producer, location])
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:  # type: ignore[override]
         """Stage the rows of one task."""
         return stage_rows(self._address.reach(), self._prefix, iterator)
 
@@ -84,7 +85,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        """Publish what the tasks have staged, unless that was done."""
+        """Publish the stages of the tasks, unless that was done already."""
         queue, stages = self._address.reach(), stages_of(messages)
         older = [name for name in self._staged(queue) if name not in stages]
         origin = self._checkpoint.origin(batchId, self._producer)
@@ -105,8 +106,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             ) from error
         left = self._staged(queue)
         is_new = bool(stages) and left.isdisjoint(stages)
-        # What others had staged before this batch was taken is for it, or overlaps it: whoever
-        # goes on behind it has staged later. Of a repeat, nothing can be said but of its own.
+        # Stages from before this batch was published belong to it, or overlap it: a later batch
+        # stages its rows later. After a repeat, only its own stages can be judged.
         for name in older if is_new else stages:
             if name in left:
                 queue.drop_stage(name)
@@ -116,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        """Nothing is dropped: a commit that failed may be under way still."""
+        """Drop nothing, since a failed commit may still be in flight."""
 
     def _staged(self, queue: sync.Queue) -> set[str]:
         return {name for name in queue.stages() if name.startswith(self._prefix)}

@@ -1,4 +1,4 @@
-"""The queue that is read, as the driver sees it."""
+"""The queue that is read, as seen by the driver."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import msgspec
 from millrace.client.millrace import Millrace
 from millrace.client.position import read_position, see_places
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.ticket import read_ticket
-from millrace.core.fold import ShardMeta
+from millrace.client.snapshot_token import read_snapshot_token
+from millrace.core.state.fold import ShardMeta
 from millrace.errors import Invalid
 from millrace.spark.options import Options, View
 from millrace.spark.start import Start, read_places
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A queue, and what it had come to when it was looked at."""
+    """A queue with the metadata of its shards at one moment."""
 
     queue: Queue
     metas: tuple[ShardMeta, ...]
@@ -27,7 +27,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     @property
     def history(self) -> str:
-        """In hex."""
+        """The queue's history, in hex."""
         return self.metas[0].history.hex()
 
     @property
@@ -37,15 +37,15 @@ class Subject(msgspec.Struct, frozen=True):
 
     @property
     def row_bytes(self) -> int:
-        """How large a row is, about."""
+        """The average size of a row in bytes."""
         rows = sum(meta.published for meta in self.metas)
         return max(sum(meta.weight for meta in self.metas) // rows, 1) if rows else 1
 
     def check_view(self, view: View) -> None:
-        """See that the queue has the view.
+        """Check that the queue supports the view.
 
         Raises:
-            Invalid: it has not.
+            Invalid: it does not.
         """
         is_keyed = self.metas[0].keyed
         if view == "log" and is_keyed:
@@ -62,19 +62,19 @@ class Subject(msgspec.Struct, frozen=True):
             )
 
     async def places(self, start: Start, field: str, *, is_end: bool = False) -> tuple[int, ...]:
-        """The last seq before a place, in each shard.
+        """Return the last seq before a place, in each shard.
 
         Raises:
-            Invalid: it is no place in this queue.
+            Invalid: it is not a place in this queue.
             NotFound: it is the snapshot or the position of another one.
-            RolledBack: what was read up to that position was taken back.
+            RolledBack: rows up to that position were rolled back.
         """
         engine, shards = engine_and_shards(self.queue)
         if start.position:
             kept = read_position(start.position, shards)
             return await see_places(engine, shards, kept, "begin with earliest")
         if start.ticket:
-            return read_ticket(self.queue, start.ticket).boundaries
+            return read_snapshot_token(self.queue, start.ticket).boundaries
         if start.time_ms is not None:
             return tuple([await engine.seq_at(one, start.time_ms) - 1 for one in shards.ids])
         if start.is_latest:
@@ -83,11 +83,11 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 async def look(m: Millrace, options: Options) -> Subject:
-    """Find the queue.
+    """Find the queue and read its metadata.
 
     Raises:
-        NotFound: there is none of this name.
-        Invalid: it does not have the view that is asked for.
+        NotFound: no queue has this name.
+        Invalid: it does not support the requested view.
     """
     queue = await m.find(options.queue, space=options.space)
     engine, shards = engine_and_shards(queue)

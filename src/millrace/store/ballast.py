@@ -1,7 +1,7 @@
-"""The ballast: a file whose only use is to be deleted.
+"""The ballast: a file that reserves disk space for the index, to be deleted on a full disk.
 
-A full disk must not stop what frees it: settles, deaths and checkpoints. The ballast keeps room for
-the index's own commits; it goes when one of them finds no room, and comes back with the space.
+A full disk must not stop the operations that free space: settles, deaths and checkpoints. The
+ballast is deleted when a commit of the index finds no room, and restored when there is space again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 NAME = "ballast"
 
 FULL_CODES = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The system's words for a full disk."""
+"""Error codes of a full disk."""
 
 
 class Ballast:
@@ -30,21 +30,21 @@ class Ballast:
             held = -1
         self._is_whole = held == size_bytes
         self.is_short = False
-        """The disk counts as full: the ballast is gone, or will soon be needed."""
-        self.care()
+        """True if the disk counts as full: the ballast is gone, or will soon be needed."""
+        self.maintain()
 
-    def care(self) -> None:
-        """Look at the free space: restore the ballast when it is ample, and judge `is_short`."""
+    def maintain(self) -> None:
+        """Check the free space: restore the ballast if there is enough, and update `is_short`."""
         free = self.free_bytes()
         if self._is_whole:
             self.is_short = free < self._spare_bytes * (2 if self.is_short else 1)
             return
-        # Space has to have come back beyond the ballast, or it would be taken and given in turns.
+        # Require more than the ballast, or it would be created and released alternately.
         wanted = self._size_bytes + self._spare_bytes * (2 if self.is_short else 1)
         self.is_short = free < wanted or not self._make()
 
     def release(self) -> None:
-        """Give the space back. When this returns, the next write can use it."""
+        """Delete the ballast. When this returns, the next write can use its space."""
         self.is_short = True
         self._is_whole = False
         self._path.unlink(missing_ok=True)
@@ -52,7 +52,7 @@ class Ballast:
         sync_folder(self._folder)
 
     def allocate(self, path: Path, size_bytes: int) -> None:
-        """Give the file, which may be missing, blocks on the disk; at the cost of the ballast."""
+        """Allocate disk blocks for the file, created if missing; release the ballast if need be."""
         try:
             allocate(path, size_bytes)
         except OSError as error:
@@ -62,7 +62,7 @@ class Ballast:
             allocate(path, size_bytes)
 
     def free_bytes(self) -> int:
-        """Return what ordinary users may still write to the disk."""
+        """Return the free bytes of the disk for ordinary users."""
         status = os.statvfs(self._folder)
         return status.f_bavail * status.f_frsize
 
@@ -80,7 +80,7 @@ class Ballast:
 
 
 def allocate(path: Path, size_bytes: int) -> None:
-    """Give the first bytes of the file blocks on the disk; what is in them stays."""
+    """Allocate disk blocks for the first bytes of the file; its content stays."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
@@ -89,7 +89,7 @@ def allocate(path: Path, size_bytes: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
+    """Make the entries of the folder durable (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""The promise of a store: committed batches in, rows and cells out.
+"""The store interface: committed batches in, rows and cells out.
 
-A store holds committed batches only, so that nothing in it ever has to be taken back. It folds
-batches in order, group by group, and answers every question as of the last batch that it folded.
-All calls come from one thread, the engine's; they do not block on a disk except where said.
+A store holds committed batches only, so that nothing in it is ever rolled back. It folds batches in
+order, group by group, and every read returns the state after the last folded batch. All calls come
+from the engine's thread; they do not block on a disk unless documented.
 """
 
 from __future__ import annotations
@@ -14,133 +14,149 @@ from typing import Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from millrace.core.cells import Kind
 from millrace.core.changes import Entry
-from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
-from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import GroupId, Index, Kind, Row, ShardId
-from millrace.wal.record import Position
+from millrace.core.model import (
+    GroupId,
+    Index,
+    Row,
+    ShardId,
+)
+from millrace.core.needs import (
+    ExpiredRows,
+    PinnedRows,
+    RowFacts,
+    StageFacts,
+)
+from millrace.core.state.fold import Reader, ShardMeta
+from millrace.wal.record import LogPosition
 
 
 class Store(Protocol):
-    """Where committed batches live."""
+    """Storage of committed batches."""
 
-    def fold(self, entry: Entry, position: Position | None) -> None:
-        """Take in a committed entry, the group's next one; `position` is its record in the log.
+    def fold(self, entry: Entry, position: LogPosition | None) -> None:
+        """Apply a committed entry, the group's next one; `position` is its record in the log.
 
         An entry whose index is not above the group's applied one is skipped (C1).
         """
         ...
 
     def applied(self, group: GroupId) -> Index:
-        """The index of the last entry of `group` that was folded."""
+        """Return the index of the last folded entry of `group`."""
         ...
 
     def shards(self) -> list[ShardId]:
-        """Every shard there is, in order."""
+        """Return all shards, in order."""
         ...
 
     def meta(self, shard: ShardId) -> ShardMeta | None:
-        """The shard's counters, or None if there is no such shard."""
+        """Return the shard's counters, or None if the shard does not exist."""
         ...
 
     def cells(
         self, shard: ShardId, kind: Kind | None = None, prefix: bytes = b""
     ) -> Iterable[tuple[Kind, bytes, bytes]]:
-        """Every cell of the shard, or those of a kind, in the order of kind and key.
+        """Return the cells of the shard, or of one kind, in the order of kind and key.
 
-        Of a kind, `prefix` picks those whose keys begin with it.
+        With a kind, `prefix` selects the keys that begin with it.
         """
         ...
 
     def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
-        """One cell's value, or None if there is no such cell."""
+        """Return the value of a cell, or None if the cell does not exist."""
         ...
 
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]:
-        """The values of many single cells, in the order in which they are named."""
+        """Return the values of many single cells, in the order of `names`."""
         ...
 
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:
-        """The first cells of a kind whose keys are not below `low`, in order.
+        """Return the first cells of a kind whose keys are not below `low`, in order.
 
-        There are fewer than `limit` only where there are no more. Of a windowed kind: all its keys
-        have the same length.
+        There are fewer than `limit` only at the end. Only for windowed kinds, whose keys all have
+        the same length.
         """
         ...
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
-        """The newest live (or kept) seq of each key; 0 where there is none."""
+        """Return the newest live (or kept) seq of each key; 0 for a key without one."""
         ...
 
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that no worker gets in their order: dead, kept, deletes, or
-        put aside."""
-        ...
+        """Return the seqs within [low, high] that no worker gets in their order.
 
-    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that are dead, or settled and kept."""
-        ...
-
-    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that are dead, though a pin may still show them."""
-        ...
-
-    def row(self, shard: ShardId, seq: int) -> RowFacts:
-        """How the row stands."""
-        ...
-
-    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts:
-        """The keys and deletes of a stage and, if need be, the groups of its rows."""
-        ...
-
-    def seq_at(self, shard: ShardId, time_ms: int) -> int:
-        """The first seq whose time is not before `time_ms`; last seq + 1 if there is none."""
-        ...
-
-    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived:
-        """The messages after a seq that were published before a time and have not ended, and are
-        not kept; up to `limit` of them.
-
-        However much has ended before, it looks at so much and no more, and says how far it came.
+        They are dead, kept, deletes, or deferred.
         """
         ...
 
-    def held(self, shard: ShardId, pin: int) -> list[Held]:
-        """How many rows died since the pin was made, and are there for it and those beside it, by
-        parts of the seqs."""
+    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        """Return the seqs within [low, high] that are dead, or settled and kept."""
+        ...
+
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        """Return the seqs within [low, high] that are dead, even if a pin still shows them."""
+        ...
+
+    def row(self, shard: ShardId, seq: int) -> RowFacts:
+        """Return the state of a row."""
+        ...
+
+    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts:
+        """Return the keys and deletes of a stage and, if `grouped`, the groups of its rows."""
+        ...
+
+    def seq_at(self, shard: ShardId, time_ms: int) -> int:
+        """Return the first seq whose time is at least `time_ms`; last seq + 1 if all are older."""
+        ...
+
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> ExpiredRows:
+        """Return up to `limit` live messages after a seq that were published before a time.
+
+        Kept messages are not among them. The work of a call is bounded, however many messages have
+        ended before; the result says how far the scan came.
+        """
+        ...
+
+    def held(self, shard: ShardId, pin: int) -> list[PinnedRows]:
+        """Return the number of dead rows that a pin and the pins next to it still hold.
+
+        They are counted by ranges of seqs: rows that died since the pin was made.
+        """
         ...
 
     def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
-        """These rows, in order; those that are not readable any more are left out.
+        """Return these rows, in order; unreadable rows are left out.
 
-        It ends before the row with which they would have more than `size` bytes; the first one is
+        The result ends before the row that would exceed `size` bytes in all; the first row is
         always there.
 
-        The caller asks for rows that it knows to be live or leased: whether they are visible is
-        not judged here. May block on a disk: `hot` tells.
+        The rows must be live or leased: visibility is not checked. May block on a disk, unless
+        `hot` returns True.
         """
         ...
 
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
-        """Whether `rows` would answer from memory, or at least from what was written lately."""
+        """Return True if `rows` would read from memory, or from recently written files."""
         ...
 
     def warm(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None]:
-        """Find where cold rows lie, now; the call that comes back reads them, on any thread.
+        """Locate cold rows now; return a function that reads them, for any thread.
 
-        When it has returned, `rows` answers from memory, for as long as the cache has room.
+        After that function has returned, `rows` reads from memory, until the rows are evicted from
+        the cache.
         """
         ...
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        """The rows within (after, upto] that the reader sees, in seq order, as Arrow batches.
+        """Return the rows within (after, upto] that the reader sees, by seq, as Arrow batches.
 
-        Batches lie over the log's or the files' own bytes where all their rows are visible, and
-        stay valid as long as they are kept. May block on a disk: the scans of the disk store have
-        a half of their own for that, which may be run on any thread.
+        A batch whose rows are all visible is a view of the log's or a file's bytes, and stays valid
+        as long as it is kept. May block on a disk: a scan of the disk store is split into `find`
+        and reading, which may run on any thread.
         """
         ...

@@ -1,7 +1,7 @@
-"""Cells: the ordered tables of small values that are the store's index.
+"""Cells: the ordered key-value tables of the store's index.
 
-This is the promise. `LmdbCells` keeps it on disk, `MemoryCells` in the simulator, and
-`tests.support.contracts.check_cells` holds both to it.
+This is the interface. `LmdbCells` implements it on disk, `MemoryCells` in the simulator, and
+`tests.support.contracts.check_cells` tests both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millrace import errors, limits
 
 
 class Table(IntEnum):
-    """The tables. A number is part of every stamp: it is never changed, and never used again."""
+    """The tables. The number is part of every value's checksum: never change or reuse it."""
 
     NODE = 0
     META = 1
@@ -32,20 +32,20 @@ class Cells(Protocol):
     """Ordered tables of small values.
 
     Any thread may read at any time; a read sees whole commits only. Keys have 1 to
-    `CELL_KEY_BYTES_MAX` bytes, values up to `CELL_BYTES_MAX`; anything else is a mistake of the
-    program and raises `Fatal` before anything is written. After `close` every call raises `Closed`.
+    `CELL_KEY_BYTES_MAX` bytes, values up to `CELL_BYTES_MAX`; anything else is a programming error
+    and raises `Fatal` before anything is written. After `close` every call raises `Closed`.
     """
 
     @property
     def short_of_space(self) -> bool:
-        """The disk is full or nearly so: commit what frees space, and nothing that takes more."""
+        """True if the disk is full or nearly so: only commits that free space are safe."""
         ...
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the keys' values, all from one commit, None where there is none.
+        """Return the values of the keys, all from one commit; None for a missing key.
 
         Raises:
-            Corrupt: a value is not the one that was written under its key.
+            Corrupt: the checksum of a value does not match.
         """
         ...
 
@@ -54,45 +54,45 @@ class Cells(Protocol):
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` cells with low <= key < high, all from one commit.
 
-        They come in the order of their keys, or from the last one backwards.
+        They come in the order of their keys, or in reverse.
 
         Raises:
-            Corrupt: a value is not the one that was written under its key.
+            Corrupt: the checksum of a value does not match.
         """
         ...
 
     def commit(self, writes: Writes) -> None:
-        """Put every value, and delete every key whose value is None; all of it or nothing.
+        """Put every value, and delete every key whose value is None, atomically.
 
-        When it returns, the commit survives any crash. `writes` must not change meanwhile.
+        When it returns, the commit survives any crash. `writes` must not change during the call.
 
         Raises:
-            Full: there is no room, not even without the ballast. Nothing was committed.
-            Fatal: the outcome is unknown; nothing may be committed before the cells are reopened.
+            Full: not enough space, even without the ballast. Nothing was committed.
+            Fatal: the outcome is unknown; reopen the cells before the next commit.
         """
         ...
 
-    def care(self) -> None:
-        """Look after the space: restore what a full disk took, and judge `short_of_space` anew.
+    def maintain(self) -> None:
+        """Restore the ballast after a full disk, and update `short_of_space`.
 
-        To be called about as often as `commit`.
+        Call it about as often as `commit`.
         """
         ...
 
     def check(self) -> list[str]:
-        """Compare everything with its checksums, counts and sums; return what is wrong.
+        """Verify all values against checksums and counts; return the findings.
 
         It reads everything in one transaction: not for a busy engine.
         """
         ...
 
     def close(self) -> None:
-        """End. What was committed stays; closing twice is harmless."""
+        """Close the tables. Closing twice is harmless."""
         ...
 
 
 def check_bounds(keys: Sequence[bytes], values: Sequence[bytes | None] = ()) -> None:
-    """Raise `Fatal` if a key or a value is outside the bounds of a cell."""
+    """Raise `Fatal` if a key or a value exceeds the limits of a cell."""
     sizes = set(map(len, keys))
     if sizes and not 1 <= min(sizes) <= max(sizes) <= limits.CELL_KEY_BYTES_MAX:
         bound = limits.CELL_KEY_BYTES_MAX

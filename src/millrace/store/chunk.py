@@ -1,7 +1,7 @@
-"""Sets of seqs in chunks: 8,192 seqs share one value of the index.
+"""Chunked bitmaps of seqs: 8,192 seqs share one value of the index.
 
-A chunk is kept as offsets from its first seq, which fit a 32-bit roaring bitmap: in its portable
-form where that is short, as 1,024 plain bytes otherwise.
+A chunk is stored as offsets from its first seq, which fit a 32-bit roaring bitmap: in its portable
+form if that is short, as 1,024 plain bytes otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ARRAY_MAX = 4096
 
 
 def pack(offsets: BitMap) -> bytes:
-    """The value under which a chunk is stored; it is never empty."""
+    """Encode a chunk for the index; the chunk is never empty."""
     offsets.run_optimize()
     roaring = offsets.serialize()
     if len(roaring) <= PLAIN_BYTES:
@@ -44,7 +44,11 @@ def pack(offsets: BitMap) -> bytes:
 
 
 def unpack(data: bytes) -> BitMap:
-    """The offsets that `pack` packed."""
+    """Decode a chunk that `pack` encoded.
+
+    Raises:
+        Corrupt: the chunk does not decode.
+    """
     if data[:1] == _ROARING:
         try:
             return BitMap.deserialize(data[1:])
@@ -52,7 +56,7 @@ def unpack(data: bytes) -> BitMap:
             raise Corrupt(f"a chunk of marks does not decode: {error}") from error
     if data[:1] != _PLAIN or len(data) != 1 + PLAIN_BYTES:
         raise Corrupt("a chunk of marks has an unknown form")
-    # Given as the bytes of a roaring container, it is taken over without a call per value.
+    # Build the bytes of a roaring container: deserialising avoids a call per value.
     bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=1), bitorder="little")
     count = int(np.count_nonzero(bits))
     head = _CONTAINER.pack(_NO_RUNS, 1, 0, count - 1, _CONTAINER.size)
@@ -62,7 +66,7 @@ def unpack(data: bytes) -> BitMap:
 
 
 def split(seqs: BitMap64) -> Iterator[tuple[int, BitMap]]:
-    """The chunks that the seqs fall into, each with its offsets, in order."""
+    """Yield the chunks that the seqs fall into, each with its offsets, in order."""
     for high, low in _halves(seqs):
         base = high << 32
         last = low.max()
@@ -75,21 +79,21 @@ def split(seqs: BitMap64) -> Iterator[tuple[int, BitMap]]:
 
 
 def join(chunks: Iterable[tuple[int, BitMap]]) -> BitMap64:
-    """The seqs of these chunks; each may come several times."""
+    """Return the seqs of these chunks; a chunk may occur several times."""
     halves: dict[int, list[BitMap]] = {}
     for chunk, offsets in chunks:
         high, low = divmod(chunk * ROWS, 1 << 32)
         halves.setdefault(high, []).append(offsets.shift(low) if low else offsets)
-    found = BitMap64()
+    seqs = BitMap64()
     for high, parts in halves.items():
         whole = BitMap.union(*parts) if len(parts) > 1 else parts[0]
         if whole:
-            found |= BitMap64.deserialize(_ONE_BUCKET.pack(1, high) + bytes(whole.serialize()))
-    return found
+            seqs |= BitMap64.deserialize(_ONE_BUCKET.pack(1, high) + bytes(whole.serialize()))
+    return seqs
 
 
 def _halves(seqs: BitMap64) -> Iterator[tuple[int, BitMap]]:
-    """The upper halves of the seqs, each with its lower halves.
+    """Yield the upper 32 bits of the seqs, each with the bitmap of the lower ones.
 
     The portable form of a 64-bit bitmap is a list of 32-bit ones.
     """
@@ -104,5 +108,5 @@ def _halves(seqs: BitMap64) -> Iterator[tuple[int, BitMap]]:
 
 
 def span(low: int, high: int) -> BitMap64:
-    """Every seq within [low, high]; none if low is above."""
+    """Return all seqs within [low, high]; none if `low` is above `high`."""
     return BitMap64(range(low, high + 1)) if low <= high else BitMap64()

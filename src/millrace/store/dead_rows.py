@@ -1,10 +1,11 @@
-"""The marked seqs of a shard: dead, kept, deletes; by interval.
+"""Tombstones: the marked seqs of a shard (dead, kept, deletes), by interval.
 
-Rule 1: marks are only ever added. A row that is dead stays dead, whatever happens to its bytes.
-Rule 2: an interval that was merged into another is merged in name first: `sources` says whose marks
-count there as well. The marks themselves are moved by later checkpoints, in steps.
-Rule 3: marks are read newest layer first, the index last and at once: they move downwards only, so
-that a reader beside a checkpoint may meet one twice, but never misses one.
+Rule 1: marks are only ever added. A dead row stays dead, whatever happens to its bytes.
+Rule 2: an interval is merged into another by name first: `sources` lists the pins whose marks count
+there as well. The marks themselves are moved by later checkpoints, in steps.
+Rule 3: marks are read from the newest layer first, and from the index last, in one transaction:
+they move downwards only, so that a reader concurrent with a checkpoint may see a mark twice, but
+never misses one.
 """
 
 from __future__ import annotations
@@ -14,37 +15,43 @@ from collections.abc import Callable, Iterable, Iterator
 from pyroaring import BitMap, BitMap64
 
 from millrace import limits
-from millrace.core.commands import Held
-from millrace.core.fold import Interval, Mark, Reader, ShardMeta, intervals_before
+from millrace.core.needs import PinnedRows
+from millrace.core.state.fold import (
+    Interval,
+    Reader,
+    RowMark,
+    ShardMeta,
+    intervals_before,
+)
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
+from millrace.store.index_codec import StoredShard, chunk_of, deaths_key
 from millrace.store.overlay import Layers, Overlay, ShardOverlay, parts_of
-from millrace.store.tables import StoredShard, chunk_of, deaths_key
 
 DELETE = 2
-"""A mark of the store's own, beside `Mark`: the row has no body. Always under pin 0."""
+"""A mark of the store in addition to `RowMark`: the row has no body. Always under pin 0."""
 
 ENDED = 3
-"""A mark of the store's own, in keyed shards: the row died, but no newer one of its key replaced
-it, so that the key may still name it. Always under pin 0."""
+"""A mark of the store, in keyed shards: the row died, but no newer row of its key replaced it, so
+that the key may still name it. Always under pin 0."""
 
-ASIDE = 4
-"""A mark of the store's own: the row does not wait in the order of seqs. Always under pin 0."""
+DEFERRED = 4
+"""A mark of the store: the row is deferred, not ready in seq order. Always under pin 0."""
 
 MARKS = 5
 
-DEAD, KEPT = int(Mark.DEAD), int(Mark.KEPT)
+DEAD, KEPT = int(RowMark.DEAD), int(RowMark.KEPT)
 
 
 class ShardState:
-    """One shard in memory: what is counted of it, and its ledger while a batch is folded."""
+    """One shard in memory: its counters, and its ledger while a batch is folded."""
 
     __slots__ = (
+        "cached_marks",
         "counted",
         "gone",
         "id",
         "kept_from",
-        "known",
         "marks",
         "meta",
         "part",
@@ -57,7 +64,7 @@ class ShardState:
     def __init__(self, shard: int, stored: StoredShard, marks: Marks) -> None:
         self.shard = shard
         self.id = stored.number or shard
-        """The number under which the index holds it."""
+        """Number under which the index holds it."""
         self.marks = marks
         self.meta = stored.meta
         self.gone = stored.gone
@@ -66,10 +73,10 @@ class ShardState:
         self.sources = dict(stored.sources)
         self.uses = stored.uses
         self.counted = stored.meta.intervals[0].floor if stored.meta.intervals else 0
-        """The floor up to which the book of the files knows that rows are dead."""
+        """The floor up to which `SealedFileStats` has counted dead rows."""
         self.part = ShardOverlay()
         """The newest layer's part of this shard."""
-        self.known: Known | None = None
+        self.cached_marks: CachedMarks | None = None
 
     def to_store(self) -> StoredShard:
         return StoredShard(
@@ -113,25 +120,25 @@ class ShardState:
         self.sources = sources
         self.marks.merging.add(self.id)
 
-    # --- Which marks count where -----------------------------------------------------------------
+    # --- Merged intervals ------------------------------------------------------------------------
 
     def pins_of(self, intervals: Iterable[int]) -> list[int]:
-        """The pins under which the marks of these intervals are found."""
+        """Return the pins under which the marks of these intervals are stored."""
         sources = self.sources
-        found: list[int] = []
+        pins: list[int] = []
         for pin in intervals:
-            found.append(pin)
-            found.extend(sources.get(pin, ()))
-        return found
+            pins.append(pin)
+            pins.extend(sources.get(pin, ()))
+        return pins
 
     def roots(self) -> dict[int, int]:
-        """Merged pin → the interval that it belongs to now."""
+        """Return merged pin → the interval that it belongs to now."""
         return {pin: into for into, pins in self.sources.items() for pin in pins}
 
     def forget_merged(self, layer: Overlay) -> bool:
         """Drop the names of merged intervals of which neither the index nor `layer` has marks.
 
-        Tells whether any are left.
+        Returns True if any are left.
         """
         part = layer.shards.get(self.id)
         used = self.stored | ({pin for pin, _ in part.marks} if part else set())
@@ -151,46 +158,46 @@ class Marks:
         self._cells = cells
         self._layers = layers
         self.merging: set[int] = set()
-        """Shards with merged intervals whose marks are not yet moved."""
+        """Shards with merged intervals whose marks were not moved yet."""
 
     def bits(
         self, state: ShardState, intervals: Iterable[int], mark: int, low: int, high: int
     ) -> BitMap64:
-        """The seqs within [low, high] that have the mark in one of these intervals."""
-        # The layers come first, then what was known of them: see rule 3.
+        """Return the seqs within [low, high] that have the mark in one of these intervals."""
+        # Read the layers first, then the pins: see rule 3.
         parts = parts_of(self._layers(), state.id)
         logical = list(intervals)
         pins = state.pins_of(logical)
-        found = BitMap64()
+        marked_seqs = BitMap64()
         for part in parts:
             for pin in pins:
                 marked = part.marks.get((pin, mark))
                 if marked is not None:
-                    found |= marked
-        if found:
-            found &= chunk.span(low, high)
+                    marked_seqs |= marked
+        if marked_seqs:
+            marked_seqs &= chunk.span(low, high)
         wanted = {*logical, *(pin for pin in pins if pin in state.stored)}
-        return found | self.stored(state.id, sorted(wanted), mark, low, high)
+        return marked_seqs | self.stored(state.id, sorted(wanted), mark, low, high)
 
     def stored(self, shard: int, pins: list[int], mark: int, low: int, high: int) -> BitMap64:
-        """As `bits`, from the index alone, by the pins under which it has them."""
+        """Return the marked seqs within [low, high] from the index only, by stored pins."""
         if low > high:
             return BitMap64()
         chunks = range(low // chunk.ROWS, high // chunk.ROWS + 1)
         keys = [deaths_key(shard, pin, mark, number) for pin in pins for number in chunks]
         values = self._cells.get(Table.DEATHS, keys)
         numbers = list(chunks) * len(pins)
-        found = chunk.join(
+        seqs = chunk.join(
             (number, chunk.unpack(value))
             for number, value in zip(numbers, values, strict=True)
             if value is not None
         )
-        if found and (found.min() < low or found.max() > high):
-            found &= chunk.span(low, high)
-        return found
+        if seqs and (seqs.min() < low or seqs.max() > high):
+            seqs &= chunk.span(low, high)
+        return seqs
 
     def hidden(self, state: ShardState, reader: Reader, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that the reader must not see."""
+        """Return the seqs within [low, high] that the reader must not see."""
         intervals = intervals_before(state.meta, reader)
         pins = [interval.pin for interval in intervals]
         floor = max((interval.floor for interval in intervals), default=0)
@@ -204,40 +211,40 @@ class Marks:
         return hidden
 
     def reclaimable(self, state: ShardState, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that nobody can ask for any more."""
+        """Return the seqs within [low, high] that are garbage: no reader can see them any more."""
         first = state.meta.intervals[0]
         floor = max(first.floor, state.gone)
         gone = chunk.span(low, min(floor, high))
         low = max(low, floor + 1)
         return gone | self.bits(state, [first.pin], DEAD, low, high) if low <= high else gone
 
-    def held(self, state: ShardState, pin: int) -> list[Held]:
-        """The rows that died since the pin was made, by chunks and steps.
+    def held(self, state: ShardState, pin: int) -> list[PinnedRows]:
+        """Count the rows that died since the pin was made, by ranges of seqs.
 
-        Beside a checkpoint, rows whose marks are being written may be counted twice.
+        During a checkpoint, rows whose marks are being written may be counted twice.
         """
         older = [interval for interval in state.meta.intervals if interval.pin < pin]
         newer = [interval for interval in state.meta.intervals if interval.pin >= pin]
         before = max(state.gone, *(interval.floor for interval in older), 0)
         floor = max(before, *(interval.floor for interval in newer), 0)
-        held: list[Held] = []
+        held: list[PinnedRows] = []
         for low in range(before + 1, floor + 1, 64 * chunk.ROWS):
             high = min(low + 64 * chunk.ROWS - 1, floor)
             dead = self.bits(state, [interval.pin for interval in older], DEAD, low, high)
-            held.append(Held(low, high, high - low + 1 - len(dead)))
+            held.append(PinnedRows(low, high, high - low + 1 - len(dead)))
         counts: dict[int, int] = {}
         for number, rows in self._marked(state, [interval.pin for interval in newer], floor):
             counts[number] = counts.get(number, 0) + rows
         last = state.meta.last_seq
         for number, rows in sorted(counts.items()):
             high = min((number + 1) * chunk.ROWS - 1, last)
-            held.append(Held(max(number * chunk.ROWS, 1), high, rows))
+            held.append(PinnedRows(max(number * chunk.ROWS, 1), high, rows))
         return held
 
     def _marked(
         self, state: ShardState, intervals: list[int], floor: int
     ) -> Iterator[tuple[int, int]]:
-        """Chunk and how many dead rows above `floor` the intervals have there."""
+        """Yield chunk numbers with the count of dead rows above `floor` in these intervals."""
         pins = state.pins_of(intervals)
         sets = [
             marked
@@ -256,31 +263,31 @@ class Marks:
                 low = cells[-1][0] + b"\0"
 
     def uncounted(self, state: ShardState, low: int, high: int) -> BitMap64:
-        """Those of the `reclaimable` that the book of the files counts with a later checkpoint."""
+        """Return the `reclaimable` seqs that `SealedFileStats` counts with a later checkpoint."""
         merged = state.sources.get(0, ())
-        found = self.stored(
+        seqs = self.stored(
             state.id, [pin for pin in merged if pin in state.stored], DEAD, low, high
         )
         part = self._layers()[0].shards.get(state.id)
         for pin in (0, *merged):
             if part is not None and (marked := part.marks.get((pin, DEAD))) is not None:
-                found |= marked
-        return found
+                seqs |= marked
+        return seqs
 
 
-class Known:
-    """The marks of a shard in the chunks that were asked for, whatever the interval."""
+class CachedMarks:
+    """Cached marks of a shard, in the chunks that were read, over all intervals."""
 
     __slots__ = ("chunks", "marks")
 
     def __init__(self) -> None:
         self.chunks = BitMap64()
-        self.marks = {mark: BitMap64() for mark in (DEAD, KEPT, DELETE, ASIDE)}
-        """By mark; in chunks that are not in `chunks`, some may be missing."""
+        self.marks = {mark: BitMap64() for mark in (DEAD, KEPT, DELETE, DEFERRED)}
+        """Seqs by mark; incomplete outside of `chunks`."""
 
 
-class KnownMarks:
-    """Keeps the marks at hand that the decider asks for again and again; the engine's thread."""
+class MarkCache:
+    """A cache of stored marks for the decider; on the engine's thread."""
 
     def __init__(self, marks: Marks, layers: Callable[[], Layers]) -> None:
         self._marks = marks
@@ -289,90 +296,90 @@ class KnownMarks:
         self._count = 0
 
     def load(self, state: ShardState, chunks: BitMap64) -> dict[int, BitMap64]:
-        """The marks of the index in at least these chunks; the layers' are not among them."""
-        known = state.known
-        if known is None:
-            known = state.known = Known()
+        """Return the stored marks in at least these chunks, without those of the layers."""
+        cached = state.cached_marks
+        if cached is None:
+            cached = state.cached_marks = CachedMarks()
             self._states.append(state)
-        missing = chunks - known.chunks
+        missing = chunks - cached.chunks
         if missing:
             if self._count and self._count + len(missing) > limits.KNOWN_CHUNKS_MAX:
                 self.clear()
                 return self.load(state, chunks)
             self._count += len(missing)
-            known.chunks |= missing
-            self._read(state, known, missing)
-        return known.marks
+            cached.chunks |= missing
+            self._read(state, cached, missing)
+        return cached.marks
 
-    def _read(self, state: ShardState, known: Known, missing: BitMap64) -> None:
+    def _read(self, state: ShardState, cached: CachedMarks, missing: BitMap64) -> None:
         logical = [interval.pin for interval in state.meta.intervals]
         pins = sorted({*logical, *state.stored})
         for low, high in _runs(missing):
-            for mark, marked in known.marks.items():
+            for mark, marked in cached.marks.items():
                 if state.uses & 1 << mark:
-                    here = [0] if mark in (DELETE, ASIDE) else pins
+                    here = [0] if mark in (DELETE, DEFERRED) else pins
                     marked |= self._marks.stored(
                         state.id, here, mark, low * chunk.ROWS, (high + 1) * chunk.ROWS - 1
                     )
 
     def absorb(self, state: ShardState, part: ShardOverlay) -> None:
-        """The index now has what this part of a layer has."""
-        if state.known is not None:
+        """Add the marks of a layer's part that is in the index now."""
+        if state.cached_marks is not None:
             for (_, mark), seqs in part.marks.items():
                 if mark != ENDED:
-                    marked = state.known.marks[mark]
+                    marked = state.cached_marks.marks[mark]
                     marked |= seqs
 
     def clear(self) -> None:
-        """Forget everything: it can be read again."""
+        """Evict everything."""
         for state in self._states:
-            state.known = None
+            state.cached_marks = None
         self._states.clear()
         self._count = 0
 
     def dead(self, state: ShardState, seqs: list[int]) -> BitMap64:
-        """Those of `seqs` that are marked as dead; what lies below a floor may be missing."""
-        found = BitMap64()
+        """Return those of `seqs` that are marked as dead; seqs below a floor may be missing."""
+        dead = BitMap64()
         if not state.uses & 1 << DEAD:
-            return found
+            return dead
         wanted = BitMap64(seqs)
         wanted.discard(0)
         if not wanted:
-            return found
+            return dead
         low, high = wanted.min() // chunk.ROWS, wanted.max() // chunk.ROWS
         near = chunk.span(low, high)
         if high - low > 4 * len(wanted):
             near = BitMap64([seq // chunk.ROWS for seq in wanted])
-        found |= wanted & self.load(state, near)[DEAD]
+        dead |= wanted & self.load(state, near)[DEAD]
         for part in self._parts(state):
             for (_, mark), marked in part.marks.items():
                 if mark == DEAD:
-                    found |= wanted & marked
-        return found
+                    dead |= wanted & marked
+        return dead
 
     def unready(self, state: ShardState, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that no worker gets in their order."""
+        """Return the seqs within [low, high] that no worker gets in their order."""
         floor = max(state.meta.floor, state.gone)
-        found = BitMap64()
+        unready = BitMap64()
         wanted = chunk.span(low, high)
         for marked in self.load(state, chunk.span(low // chunk.ROWS, high // chunk.ROWS)).values():
-            found |= marked & wanted
+            unready |= marked & wanted
         for part in self._parts(state):
             for marked in part.marks.values():
-                found |= marked & wanted
-        return found | chunk.span(low, min(floor, high))
+                unready |= marked & wanted
+        return unready | chunk.span(low, min(floor, high))
 
     def _parts(self, state: ShardState) -> list[ShardOverlay]:
         return parts_of(self._layers(), state.id)
 
 
 def _above(number: int, offsets: BitMap, floor: int) -> int:
-    """How many of a chunk's seqs lie above `floor`."""
+    """Return the number of a chunk's seqs above `floor`."""
     return offsets.range_cardinality(max(floor + 1 - number * chunk.ROWS, 0), chunk.ROWS)
 
 
 def _runs(numbers: BitMap64) -> list[tuple[int, int]]:
-    """The numbers as ranges, both ends included."""
+    """Return the numbers as ranges, both ends included."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -383,5 +390,5 @@ def _runs(numbers: BitMap64) -> list[tuple[int, int]]:
 
 
 def new_shard() -> StoredShard:
-    """A shard before its first batch."""
+    """Return the stored state of a shard before its first batch."""
     return StoredShard(ShardMeta(intervals=(Interval(0),)))

@@ -1,8 +1,7 @@
-"""Which messages are older than a time, and still there: found by the times of their places.
+"""Retention scan: finds live messages that are older than a time, by the times of row locations.
 
-Rows that have ended are passed over by their marks, a chunk at a time, and gaps by the place that
-follows. Where the rows of one place are of several times, it is read; those of a damaged one count
-by the last of them.
+Dead rows are skipped by their marks, a chunk at a time, and gaps by the next location. A location
+whose rows have several times is read; the rows of a damaged one count as old as the last of them.
 """
 
 from __future__ import annotations
@@ -12,88 +11,89 @@ from bisect import bisect_left
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.commands import Outlived
-from millrace.core.fold import Reader
+from millrace.core.needs import ExpiredRows
+from millrace.core.state.fold import Reader
 from millrace.errors import Corrupt
 from millrace.store import chunk
-from millrace.store.blocks import Found
-from millrace.store.layered import Layered
-from millrace.store.reading import Reading
+from millrace.store.layered_index import LayeredIndex
+from millrace.store.row_index import Located
+from millrace.store.row_reader import RowReader
 
 
-class Outliving:
-    """One question for messages of before `before_ms`, `limit` of them at most."""
+class ExpiredScan:
+    """One scan for at most `limit` messages that were published before `before_ms`."""
 
     def __init__(
-        self, layered: Layered, reading: Reading, shard: int, before_ms: int, limit: int
+        self, layered: LayeredIndex, row_reader: RowReader, shard: int, before_ms: int, limit: int
     ) -> None:
         self._layered = layered
-        self._reading = reading
+        self._row_reader = row_reader
         self._shard = shard
         self._state = layered.must(shard)
         self._before_ms = before_ms
         self._limit = limit
 
-    def after(self, seq: int) -> Outlived:
-        """Those after `seq`.
+    def after(self, seq: int) -> ExpiredRows:
+        """Return the expired messages after `seq`.
 
         Raises:
-            Moved: rows were moved meanwhile; look again.
+            Moved: rows were moved during the scan; try again.
         """
-        state, blocks = self._state, self._layered.blocks
+        state, blocks = self._state, self._layered.row_index
         last = state.meta.last_seq
         low = max(seq, state.gone, state.meta.floor) + 1
         over = BitMap64()
         seen_ms = 0
         for _ in range(limits.OUTLIVED_CHUNKS_MAX):
-            found = blocks.after(state.id, low, last)
-            if found is None:
-                return Outlived(over, last, None)
-            low, seen_ms = max(low, found[0]), found[1].time_ms
+            located = blocks.after(state.id, low, last)
+            if located is None:
+                return ExpiredRows(over, last, None)
+            low, seen_ms = max(low, located[0]), located[1].time_ms
             high = min(low + chunk.ROWS - 1, last)
             live = chunk.span(low, high) - self._layered.marks.hidden(state, Reader(), low, high)
             if live:
-                for one in blocks.between(state.id, live.min(), high):
-                    end = self._take(one, live, over)
+                for candidate in blocks.between(state.id, live.min(), high):
+                    end = self._take(candidate, live, over)
                     if end is not None:
-                        return Outlived(over, *end)
+                        return ExpiredRows(over, *end)
             low = high + 1
-        return Outlived(over, low - 1, seen_ms)
+        return ExpiredRows(over, low - 1, seen_ms)
 
-    def _take(self, found: Found, live: BitMap64, over: BitMap64) -> tuple[int, int] | None:
-        """Add those at this place to `over`; if that is all, up to where, and the time of the next.
+    def _take(self, located: Located, live: BitMap64, over: BitMap64) -> tuple[int, int] | None:
+        """Add the expired rows at this location to `over`.
 
-        `live` are those that are there of the chunk, with places before this one or not.
+        Returns None if the scan goes on, else the last seq that it covers and the time of the next
+        row. `live` are all live rows of the chunk.
         """
-        first, place = found
+        first, location = located
         seq = next(live.iter_equal_or_larger(first), None)
-        end = first + place.span - 1
+        end = first + location.span - 1
         if seq is None or seq > end:
             return None
-        if place.time_ms >= self._before_ms:
-            return seq - 1, place.time_ms
-        left: tuple[int, int] | None = None
-        if place.last_ms >= self._before_ms:
+        if location.time_ms >= self._before_ms:
+            return seq - 1, location.time_ms
+        following: tuple[int, int] | None = None
+        if location.last_ms >= self._before_ms:
             try:
-                left = self._next_at(found, live)
+                following = self._next_at(located, live)
             except Corrupt:
-                # Nobody can be given these, so that they may go together. Others go in their time.
-                return seq - 1, place.last_ms
-            if left is not None:
-                end = left[0] - 1
+                # These rows cannot be delivered: they may expire together, with the last one.
+                return seq - 1, location.last_ms
+            if following is not None:
+                end = following[0] - 1
         part = live & chunk.span(seq, end)
         room = self._limit - len(over)
         if len(part) > room:
             over.update(part[:room])
-            return part[room] - 1, place.time_ms
+            return part[room] - 1, location.time_ms
         over.update(part)
-        return None if left is None else (left[0] - 1, left[1])
+        return None if following is None else (following[0] - 1, following[1])
 
-    def _next_at(self, found: Found, live: BitMap64) -> tuple[int, int] | None:
-        """The first of the rows at this place that is there and not too old, and its time."""
-        first, place = found
-        decoded = self._reading.decoded(place, self._shard, first)
-        times = decoded.times or [place.time_ms] * decoded.block.count
+    def _next_at(self, located: Located, live: BitMap64) -> tuple[int, int] | None:
+        """Return seq and time of the first live row at this location that is not expired."""
+        first, location = located
+        decoded = self._row_reader.decoded(location, self._shard, first)
+        times = decoded.times or [location.time_ms] * decoded.block.count
         at = bisect_left(times, self._before_ms)
         for index in range(at, len(times)):
             seq = int(decoded.seqs[index]) if decoded.seqs is not None else first + index

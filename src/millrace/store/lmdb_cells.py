@@ -1,13 +1,13 @@
-"""Cells in LMDB.
+"""Cells in LMDB: commits, full disks and recovery; `lmdb_reader` has the reads.
 
 Rule 1: a commit is atomic, and durable when it returns. There is one writer at a time.
-Rule 2: every table has a sum, written by the same commit as its values, which `check` compares with
-a walk over everything. Reading is in `lmdb_reading`.
-Rule 3: read transactions are short, and work goes in steps of half a millisecond, at a pace that
-the event loop can stand.
-Rule 4: a full disk is not a failure. The ballast is given up, the commit is tried once more, and
-`short_of_space` asks the caller to refuse whatever would take more. A failed sync is one, and is
-never tried again.
+Rule 2: every table has a checksum over all values, written by the same commit, which `check`
+compares with the stored values.
+Rule 3: read transactions are short, and work is done in steps of half a millisecond, throttled by a
+`Pacer` for the event loop.
+Rule 4: a full disk is not a failure. The ballast is released, the commit is retried once, and
+`short_of_space` asks the caller to refuse commands that need more. A failed sync is a failure, and
+never retried.
 
 The bytes are described in docs/formats/cells.md.
 """
@@ -28,23 +28,22 @@ from lmdb import verify as audit
 from millrace import errors, limits
 from millrace.store.ballast import FULL_CODES, Ballast, sync_folder
 from millrace.store.cells import Table, Writes, check_bounds
-from millrace.store.lmdb_reading import (
+from millrace.store.lmdb_reader import (
     COMMIT,
     COMMIT_KEY,
     DATA,
     LMDB_VERSION,
     RECOVER,
     SUMS,
-    LmdbReading,
+    LmdbReader,
 )
-from millrace.store.pace import Pace, at_once
-from millrace.store.steps import forget, sorted_keys, steps
-from millrace.wal.files import make_folders
+from millrace.store.pacing import Pacer, clear_in_steps, run_at_once, sorted_keys, steps
+from millrace.wal.disk import make_folders
 
 _NEW = "data.new"
-"""The file while it is being made; what is left of one is removed."""
+"""Temporary name of the file during its creation; a leftover is removed."""
 _MODE = 0o600
-"""The mode of LMDB's files; LMDB itself would make them readable for everybody."""
+"""Mode of LMDB's files; by default LMDB would make them readable for everybody."""
 _FORMAT = struct.Struct("<I")
 _FORMAT_KEY = b"format"
 _FORMAT_NOW = 1
@@ -54,7 +53,7 @@ _verify: Callable[[str], list[str]] = audit.verify
 _Plan = list[tuple[Table, Mapping[bytes, bytes | None], list[bytes]]]
 
 
-class LmdbCells(LmdbReading):
+class LmdbCells(LmdbReader):
     """The cells of one folder, in LMDB; one object at a time may have the folder open."""
 
     def __init__(
@@ -64,14 +63,14 @@ class LmdbCells(LmdbReading):
         map_bytes: int = limits.CELLS_MAP_BYTES,
         ballast_bytes: int = limits.CELLS_BALLAST_BYTES,
         spare_bytes: int = limits.CELLS_SPARE_BYTES,
-        pace: Pace = at_once,
+        pace: Pacer = run_at_once,
     ) -> None:
-        """Open the cells, and make them first if the folder has none.
+        """Open the cells, and create them first if the folder has none.
 
-        Commits run at the given pace; beside an event loop that should be a `LoopPace`.
+        Commits run through `pace`; with an event loop in the process it should be a `LoopPacer`.
 
         Raises:
-            Corrupt: what is there is damaged, or was written by something else.
+            Corrupt: the file is damaged, or was written by other software.
             DiskFailed: it cannot be read or written.
             Full: too many files are open.
         """
@@ -126,15 +125,15 @@ class LmdbCells(LmdbReading):
                 self._commit_without_ballast(plan)
             self._is_refused = False
             for _, _, keys in plan:
-                self._pace(forget(keys))
+                self._pace(clear_in_steps(keys))
 
-    def care(self) -> None:
+    def maintain(self) -> None:
         with self._lock:
             self._must_live()
             try:
-                # A process that was killed while it read would hold on to every page freed since.
+                # The reader slot of a killed process would keep all pages that were freed since.
                 self._env.reader_check()
-                self._ballast.care()
+                self._ballast.maintain()
             except (lmdb.Error, OSError) as error:
                 self._fail(error)
 
@@ -161,27 +160,27 @@ class LmdbCells(LmdbReading):
     def _lookup(
         self, transaction: lmdb.Transaction[bytes], table: Table
     ) -> Callable[[bytes], bytes | None]:
-        # The transaction has the table as its own: a third less for each key.
+        # The transaction has the table as its default, which saves a third per key.
         return transaction.get
 
     def _is_full(self, error: lmdb.Error | OSError) -> bool:
-        """Whether there was no room, and nothing else went wrong: then it may be tried again."""
+        """Return True if the only error was a full disk, so that a retry is safe."""
         if isinstance(error, OSError):
             return error.errno in FULL_CODES
         if isinstance(error, lmdb.MapFullError):
             return True
-        # LMDB reports a write of which only a part found room as an input/output error.
+        # LMDB reports a partial write on a full disk as an input/output error.
         is_partial = error.code == errno.EIO and (
             self._ballast.free_bytes() < limits.CELLS_WRITE_BYTES_MAX
         )
         return (is_partial or error.code in FULL_CODES) and self._is_sound()
 
     def _is_sound(self) -> bool:
-        """Whether nothing that was written to the file has failed to reach the disk.
+        """Return True if no write to the file has failed to reach the disk.
 
-        A sync that failed must never be tried again, and LMDB gives the same codes for it. The
-        kernel tells each descriptor of such a failure once, so that one of our own, which was open
-        before, is told of what LMDB's was told.
+        A failed sync must never be retried, and LMDB returns the same codes for it. The kernel
+        reports such a failure once per descriptor, so that our own descriptor, which was open
+        before, gets the report as well.
         """
         try:
             os.fdatasync(self._witness)
@@ -190,7 +189,7 @@ class LmdbCells(LmdbReading):
         return True
 
     def _make(self, map_bytes: int) -> None:
-        """Make the file under another name: under its own it is never there in part."""
+        """Create the file under a temporary name, so that it never exists in part."""
         new = self._folder / _NEW
         new.unlink(missing_ok=True)
         self._env = lmdb.open(
@@ -207,7 +206,7 @@ class LmdbCells(LmdbReading):
         new.rename(self._folder / DATA)
 
     def _begin(self) -> None:
-        """Open every table, make those that are missing, and see that the last commit is whole."""
+        """Open every table, create missing ones, and verify that the last commit is complete."""
         with self._env.begin(write=True) as transaction:
             is_new = transaction.stat()["entries"] == 0
             self.open_tables(transaction, create=True)
@@ -217,22 +216,22 @@ class LmdbCells(LmdbReading):
                 return
             written = self._fact(transaction, _FORMAT_KEY)
             if written != _FORMAT.pack(_FORMAT_NOW):
-                known = f"format {_FORMAT_NOW} is the one known here"
-                raise errors.Corrupt(f"cells in {self._folder}: {known}, not {written!r}")
+                supported = f"format {_FORMAT_NOW} is the one known here"
+                raise errors.Corrupt(f"cells in {self._folder}: {supported}, not {written!r}")
         with self._env.begin() as transaction:
             for finding in self._look(transaction):
                 raise errors.Corrupt(f"cells in {self._folder}: {finding}; {RECOVER}")
 
     def _commit(self, plan: _Plan) -> None:
-        # Leaving the block writes and syncs: one call, without the GIL, and outside the pace.
+        # Leaving the block writes and syncs: one call, without the GIL, not paced.
         with self._env.begin(write=True) as transaction:
             # The first write of a transaction reads a list of free pages, which may be long.
             self._put_fact(transaction, COMMIT_KEY, COMMIT.pack(transaction.id()))
             self._pace(self._apply(transaction, plan))
 
     def _commit_without_ballast(self, plan: _Plan) -> None:
-        # LMDB never writes to a page that the last commit holds, and the second attempt writes each
-        # of its own pages again, so that nothing rests on what the first one left behind.
+        # LMDB never writes to a page of the last commit, and the second attempt writes all of its
+        # own pages again: it does not depend on anything that the first one has written.
         try:
             self._ballast.release()
             self._commit(plan)
@@ -248,7 +247,7 @@ class LmdbCells(LmdbReading):
     def _apply(
         self, transaction: lmdb.Transaction[bytes], plan: _Plan
     ) -> Generator[None, None, None]:
-        """Write the cells and their tables' new sums."""
+        """Write the cells and the new checksums of their tables."""
         for table, cells, order in plan:
             total = self._sum(transaction, table)
             with transaction.cursor(self._tables[table]) as cursor:
@@ -259,7 +258,7 @@ class LmdbCells(LmdbReading):
                         total = total.minus(_deleted(transaction, self._tables[table], dead))
                         keys = [key for key in keys if cells[key] is not None]
                     stored = self._stamps[table].stamped(keys, values)
-                    # `replace` puts, and returns what was there before.
+                    # `replace` puts the value, and returns the previous one.
                     before = map(cursor.replace, keys, stored)
                     total = total.minus([old for old in before if old is not None]).plus(stored)
                     yield
@@ -271,7 +270,7 @@ class LmdbCells(LmdbReading):
 
 
 def _planned(writes: Writes) -> Generator[None, None, _Plan]:
-    """Check the bounds of every cell, and put the keys in order."""
+    """Check the limits of every cell, and sort the keys."""
     plan: _Plan = []
     for table, cells in writes.items():
         keys: list[bytes] = []
@@ -287,7 +286,7 @@ def _planned(writes: Writes) -> Generator[None, None, _Plan]:
 def _deleted(
     transaction: lmdb.Transaction[bytes], database: lmdb._Database, keys: Sequence[bytes]
 ) -> list[bytes]:
-    """Delete the keys that are there, and return what they had."""
+    """Delete the keys, and return their previous values; missing keys are skipped."""
     before = [transaction.get(key, db=database) for key in keys]
     for key in keys:
         transaction.delete(key, db=database)

@@ -1,7 +1,6 @@
-"""The store's answers: keys, marks and single rows, from all layers and the index.
+"""Point reads: keys, marks and single rows, from all layers and the index.
 
-Everything is answered as of the last folded batch, on the engine's thread; scans have their own
-module.
+All reads return the state after the last folded batch, on the engine's thread; scans are in `scan`.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ import numpy as np
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.commands import Outlived, RowFacts, StageFacts
-from millrace.core.fold import Reader
-from millrace.core.group_list import group_numbers
 from millrace.core.model import Row
-from millrace.store.blocks import Found
+from millrace.core.needs import ExpiredRows, RowFacts, StageFacts
+from millrace.core.ordering.group_numbers import group_numbers
+from millrace.core.state.fold import Reader
 from millrace.store.cells import Table
 from millrace.store.dead_rows import (
-    ASIDE,
     DEAD,
+    DEFERRED,
     DELETE,
     ENDED,
     KEPT,
     ShardState,
 )
-from millrace.store.expired_scan import Outliving
-from millrace.store.layered import Layered
+from millrace.store.expired_scan import ExpiredScan
+from millrace.store.index_codec import number_bytes
+from millrace.store.layered_index import LayeredIndex
 from millrace.store.overlay import Rows, parts_of
-from millrace.store.reading import Decoded, Reading
-from millrace.store.scanning import Scanning, lost
+from millrace.store.row_index import Located
+from millrace.store.row_reader import DecodedRows, RowReader
+from millrace.store.scan import Scanner, lost
 from millrace.store.sealed import Moved
-from millrace.store.tables import number_bytes
 from millrace.store.unreadable import Unreadable
 
 T = TypeVar("T")
@@ -46,70 +45,70 @@ T = TypeVar("T")
 _NO_SEQ = bytes(8)
 
 
-class _Last:
-    """Where rows of a shard were found lately, by which layers."""
+class _RecentLocations:
+    """A cache of recently used row locations of a shard, valid for the present layers."""
 
-    __slots__ = ("firsts", "found", "is_ahead_known", "newest", "places", "walk")
+    __slots__ = ("firsts", "found", "is_ahead_known", "locations", "newest", "walk")
 
     def __init__(self, newest: Rows | None) -> None:
         self.newest = newest
-        """What the newest layer says of the shard; the others do not change."""
+        """Locations in the newest layer; the other layers do not change."""
         self.firsts: list[int] = []
-        self.places: list[Found] = []
-        self.found: Found | None = None
+        self.locations: list[Located] = []
+        self.found: Located | None = None
         self.is_ahead_known = False
-        """Whether what follows it was read."""
-        self.walk: tuple[list[int], dict[int, Found]] = ([], {})
-        """Seqs that were looked for last, and by the place of a seq among them where it is."""
+        """True if the following rows were read ahead."""
+        self.walk: tuple[list[int], dict[int, Located]] = ([], {})
+        """The last looked-up seqs, and their locations by index."""
 
-    def add_all(self, found: Iterable[Found]) -> None:
-        """Remember those of these that are not remembered yet."""
-        for one in found:
-            if self.look(one[0]) is None:
-                self.add(one)
+    def add_all(self, locations: Iterable[Located]) -> None:
+        """Add those locations that are not cached yet."""
+        for located in locations:
+            if self.look(located[0]) is None:
+                self.add(located)
 
-    def walked(self, wanted: list[int]) -> dict[int, Found]:
-        """By the place of a seq among those wanted where it is, as far as that was looked for."""
-        seqs, known = self.walk
-        return known if seqs == wanted else {}
+    def walked(self, wanted: list[int]) -> dict[int, Located]:
+        """Return the known locations of the wanted seqs by index, if they were looked up last."""
+        seqs, by_index = self.walk
+        return by_index if seqs == wanted else {}
 
-    def add(self, found: Found) -> None:
-        """Remember one more, which is the last one from now on."""
+    def add(self, located: Located) -> None:
+        """Add a location, which becomes the last used one."""
         if len(self.firsts) >= limits.PLACES_NEAR_MAX:
             self.firsts.clear()
-            self.places.clear()
-        at = bisect_right(self.firsts, found[0])
-        self.firsts.insert(at, found[0])
-        self.places.insert(at, found)
-        self.found = found
+            self.locations.clear()
+        at = bisect_right(self.firsts, located[0])
+        self.firsts.insert(at, located[0])
+        self.locations.insert(at, located)
+        self.found = located
         self.is_ahead_known = False
 
-    def look(self, seq: int) -> Found | None:
-        """The place whose rows span `seq`, if it is remembered."""
-        found = self.found
-        if found is not None and found[0] <= seq < found[0] + found[1].span:
-            return found
+    def look(self, seq: int) -> Located | None:
+        """Return the cached location whose rows span `seq`, or None."""
+        located = self.found
+        if located is not None and located[0] <= seq < located[0] + located[1].span:
+            return located
         at = bisect_right(self.firsts, seq) - 1
-        if at < 0 or seq >= self.firsts[at] + self.places[at][1].span:
+        if at < 0 or seq >= self.firsts[at] + self.locations[at][1].span:
             return None
-        self.found = self.places[at]
+        self.found = self.locations[at]
         self.is_ahead_known = False
         return self.found
 
 
-class Cut:
-    """Ends a list of rows before it has more than so many bytes; the first row always fits."""
+class RowSizeLimit:
+    """Cuts off a list of rows at a size in bytes; the first row always fits."""
 
     def __init__(self, size: int) -> None:
         self._room = size
         self._counted = 0
         self._length = 0
-        """What the rows that were not counted have together at most."""
+        """Upper bound of the bytes of the rows that were not counted."""
 
     def ends(self, rows: list[Row], length: int) -> bool:
-        """Rows were added, of `length` bytes at most: cut them off where they are too many.
+        """Count added rows of at most `length` bytes; if the list is full, cut it off, return True.
 
-        A row is looked at only where they might be, and once.
+        The sizes of rows are computed only when the limit might be reached, and once.
         """
         self._length += length
         if self._length <= self._room:
@@ -124,51 +123,53 @@ class Cut:
         return False
 
 
-class Asking:
-    """Answers the questions of a `Store`."""
+class PointReads:
+    """The point reads of a `Store`."""
 
-    def __init__(self, layered: Layered, reading: Reading) -> None:
+    def __init__(self, layered: LayeredIndex, row_reader: RowReader) -> None:
         self._layered = layered
-        self._reading = reading
+        self._row_reader = row_reader
         self._layers = layered.layers
-        self._last: dict[int, _Last] = {}
-        self.scan = Scanning(layered, reading).visible
+        self._last: dict[int, _RecentLocations] = {}
+        self.scan = Scanner(layered, row_reader).visible
 
     # --- Keys and marks --------------------------------------------------------------------------
 
     def find(self, shard: int, keys: Sequence[bytes]) -> list[int]:
         state = self._layered.must(shard)
-        known: list[dict[bytes, int]] = [
+        layer_keys: list[dict[bytes, int]] = [
             part.keys for part in parts_of(self._layered.layers, state.id) if part.keys
         ]
-        seqs: list[int | None] = list(map(known[0].get, keys)) if known else [None] * len(keys)
+        seqs: list[int | None] = (
+            list(map(layer_keys[0].get, keys)) if layer_keys else [None] * len(keys)
+        )
         if None in seqs:
             missing = [key for key, seq in zip(keys, seqs, strict=True) if seq is None]
-            older = self._find_older(state.id, missing, known[1:])
+            older = self._find_older(state.id, missing, layer_keys[1:])
             seqs = [older[key] if seq is None else seq for key, seq in zip(keys, seqs, strict=True)]
         floor = max(state.meta.floor, state.gone)
-        found = [seq if seq is not None and seq > floor else 0 for seq in seqs]
-        dead = self._layered.known.dead(state, found)
-        return [0 if seq in dead else seq for seq in found] if dead else found
+        newest = [seq if seq is not None and seq > floor else 0 for seq in seqs]
+        dead = self._layered.mark_cache.dead(state, newest)
+        return [0 if seq in dead else seq for seq in newest] if dead else newest
 
     def _find_older(
-        self, number: int, keys: list[bytes], known: list[dict[bytes, int]]
+        self, number: int, keys: list[bytes], layer_keys: list[dict[bytes, int]]
     ) -> dict[bytes, int]:
-        found: dict[bytes, int] = {}
-        for layer in known:
-            found |= {key: layer[key] for key in keys if key in layer and key not in found}
-        # In order, neighbours are found on the same page.
-        rest = sorted([key for key in keys if key not in found] if found else keys)
+        seqs: dict[bytes, int] = {}
+        for layer in layer_keys:
+            seqs |= {key: layer[key] for key in keys if key in layer and key not in seqs}
+        # Sorted keys are close together on the pages of the index.
+        rest = sorted([key for key in keys if key not in seqs] if seqs else keys)
         prefix = number_bytes(number)
         values = self._layered.cells.get(Table.KEYS, [prefix + key for key in rest])
         whole = b"".join([value or _NO_SEQ for value in values])
-        found |= zip(rest, struct.unpack(f">{len(rest)}Q", whole), strict=True)
-        return found
+        seqs |= zip(rest, struct.unpack(f">{len(rest)}Q", whole), strict=True)
+        return seqs
 
     def hidden(self, shard: int, low: int, high: int) -> BitMap64:
         state = self._layered.must(shard)
         high = min(high, state.meta.last_seq)
-        return self._layered.known.unready(state, low, high) if low <= high else BitMap64()
+        return self._layered.mark_cache.unready(state, low, high) if low <= high else BitMap64()
 
     def ended(self, shard: int, low: int, high: int) -> BitMap64:
         state = self._layered.must(shard)
@@ -189,12 +190,12 @@ class Asking:
         bits = layered.marks.bits
         live = seq > state.meta.floor and seq not in bits(state, everyone, DEAD, seq, seq)
         newer = 0
-        # Of a row that ended otherwise, or was settled and kept, a newer revision says nothing.
-        known = seq > state.meta.floor and state.meta.keyed
+        # Only a row that ended because it was replaced is superseded by a newer one.
+        may_be_replaced = seq > state.meta.floor and state.meta.keyed
         ended = bits(state, [0], ENDED, seq, seq) | bits(state, everyone, KEPT, seq, seq)
-        if known and not live and seq not in ended:
+        if may_be_replaced and not live and seq not in ended:
             rows: list[Row] = []
-            # Without its key nobody knows what came after it: then it has ended, and no more.
+            # Without its key the newer row is unknown: then report it as ended.
             with suppress(Unreadable):
                 rows = self.rows(shard, BitMap64([seq]))
             if rows and rows[0].key is not None:
@@ -204,7 +205,7 @@ class Asking:
             delete=seq in bits(state, [0], DELETE, seq, seq),
             kept=live and seq in bits(state, everyone, KEPT, seq, seq),
             superseded_by=newer if newer > seq else 0,
-            aside=bool(state.uses & 1 << ASIDE) and seq in bits(state, [0], ASIDE, seq, seq),
+            aside=bool(state.uses & 1 << DEFERRED) and seq in bits(state, [0], DEFERRED, seq, seq),
         )
 
     def stage(self, shard: int, name: str, *, grouped: bool) -> StageFacts:
@@ -214,110 +215,112 @@ class Asking:
             keys: list[bytes | None] = []
             deletes: list[int] = []
             groups: list[int] = []
-            for _, place in self._layered.blocks.staged(number, name):
-                block = self._reading.decoded(place, shard, 0).block
+            for _, location in self._layered.row_index.staged(number, name):
+                block = self._row_reader.decoded(location, shard, 0).block
                 deletes += [len(keys) + at for at in block.deletes()]
                 keys += block.key_list()
                 if grouped:
                     groups += group_numbers(block)
             return StageFacts(keys, deletes, groups)
 
-        return self._again(look, shard, 0)
+        return self._retry_moved(look, shard, 0)
 
     def seq_at(self, shard: int, time_ms: int) -> int:
-        return self._again(lambda: self._seq_at(shard, time_ms), shard, 0)
+        return self._retry_moved(lambda: self._seq_at(shard, time_ms), shard, 0)
 
     def _seq_at(self, shard: int, time_ms: int) -> int:
-        found = self._place_at(shard, time_ms)
-        if found is None:
+        located = self._location_at_time(shard, time_ms)
+        if located is None:
             return self._layered.must(shard).meta.last_seq + 1
-        first, place = found
-        if place.time_ms >= time_ms:
+        first, location = located
+        if location.time_ms >= time_ms:
             return first
         try:
-            decoded = self._reading.decoded(place, shard, first)
+            decoded = self._row_reader.decoded(location, shard, first)
         except Unreadable:
-            # Retention takes it for newer than it may be: rows around it live no shorter.
+            # Retention may take these rows for newer than they are; others are not affected.
             return first
         times = decoded.times or []
         at = int(np.searchsorted(np.array(times), time_ms))
         return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
 
-    def outlived(self, shard: int, after: int, before_ms: int, limit: int) -> Outlived:
-        look = Outliving(self._layered, self._reading, shard, before_ms, limit)
-        return self._again(lambda: look.after(after), shard, after)
+    def outlived(self, shard: int, after: int, before_ms: int, limit: int) -> ExpiredRows:
+        look = ExpiredScan(self._layered, self._row_reader, shard, before_ms, limit)
+        return self._retry_moved(lambda: look.after(after), shard, after)
 
-    def _place_at(self, shard: int, time_ms: int) -> Found | None:
-        """The first place with a row whose time is not before `time_ms`.
+    def _location_at_time(self, shard: int, time_ms: int) -> Located | None:
+        """Return the first location with a row whose time is at least `time_ms`, or None.
 
-        Times never fall from seq to seq, so that it can be found by halving.
+        Times never decrease from seq to seq, so that a binary search finds it.
         """
         state = self._layered.must(shard)
         low, high = state.gone + 1, state.meta.last_seq + 1
-        found: Found | None = None
+        located: Located | None = None
         while low < high:
             middle = (low + high) // 2
-            place = self._layered.blocks.after(state.id, middle, high - 1)
-            if place is None:
+            location = self._layered.row_index.after(state.id, middle, high - 1)
+            if location is None:
                 high = middle
-            elif place[1].last_ms >= time_ms:
-                found, high = place, min(middle, place[0])
+            elif location[1].last_ms >= time_ms:
+                located, high = location, min(middle, location[0])
             else:
-                low = place[0] + place[1].span
-        return found
+                low = location[0] + location[1].span
+        return located
 
     def warm_time(self, shard: int, time_ms: int) -> Callable[[], None] | None:
         def look() -> Callable[[], None] | None:
-            found = self._place_at(shard, time_ms)
-            if found is None or found[1].time_ms >= time_ms:
+            located = self._location_at_time(shard, time_ms)
+            if located is None or located[1].time_ms >= time_ms:
                 return None
-            return self._cold(shard, [found])
+            return self._cold(shard, [located])
 
-        return self._again(look, shard, 0)
+        return self._retry_moved(look, shard, 0)
 
     def warm_stages(self, shard: int, names: Sequence[str]) -> Callable[[], None] | None:
         number = self._layered.must(shard).id
-        staged = self._layered.blocks.staged
-        found = [(0, place) for name in names for _, place in staged(number, name)]
-        return self._again(lambda: self._cold(shard, found), shard, 0)
+        staged = self._layered.row_index.staged
+        blocks = [(0, location) for name in names for _, location in staged(number, name)]
+        return self._retry_moved(lambda: self._cold(shard, blocks), shard, 0)
 
     # --- Rows ------------------------------------------------------------------------------------
 
     def rows(self, shard: int, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         state = self._layered.must(shard)
         if len(seqs) == 1:
-            # The way of a single message, which must cost little.
+            # The fast path of a single message.
             seq = seqs.min()
-            found = self._lately(state.id).look(seq)
-            if found is not None:
+            located = self._recent(state.id).look(seq)
+            if located is not None:
                 try:
-                    return self._reading.decoded(found[1], shard, found[0]).row(found[0], seq)
+                    return self._row_reader.decoded(located[1], shard, located[0]).row(
+                        located[0], seq
+                    )
                 except Moved:
                     self._last.clear()
-            one = self._at(state, seq)
-            return one[1].row(one[0], seq) if one is not None else []
+            single = self._at(state, seq)
+            return single[1].row(single[0], seq) if single is not None else []
         out: list[Row] = []
-        cut = Cut(size)
+        cut = RowSizeLimit(size)
         wanted = list(seqs)
-        last = self._lately(state.id)
-        known = last.walked(wanted)
+        last = self._recent(state.id)
+        by_index = last.walked(wanted)
         at = moves = 0
         while at < len(wanted):
-            found = known.get(at) or self._look(state.id, wanted, at, last)
-            if found is None:
+            located = by_index.get(at) or self._look(state.id, wanted, at, last)
+            if located is None:
                 at += 1
                 continue
-            first, place = found
+            first, location = located
             try:
-                decoded = self._reading.decoded(place, shard, first)
+                decoded = self._row_reader.decoded(location, shard, first)
             except Moved:
                 moves += 1
                 if moves == limits.LOOK_AGAIN_MAX:
-                    raise lost(shard, wanted[at], found) from None
+                    raise lost(shard, wanted[at], located) from None
                 self._last.clear()
-                last, known = self._lately(state.id), {}
+                last, by_index = self._recent(state.id), {}
                 continue
-            end = _before(wanted, first + place.span, at)
+            end = _before(wanted, first + location.span, at)
             if end == at + 1:
                 out += decoded.row(first, wanted[at])
             else:
@@ -327,37 +330,40 @@ class Asking:
             at, moves = end, 0
         return out
 
-    def row_at_hand(self, shard: int, seq: int) -> list[Row] | None:
-        """As `rows`, if this process has written the row and it lies in the log still.
+    def recent_row(self, shard: int, seq: int) -> list[Row] | None:
+        """Return the row if this process has written it and the log still has it, else None.
 
-        The way of a single message, which must cost little. None: there is more to be looked at.
+        This is the fast path of a single message; after None, call `rows`.
         """
-        found = self._find(self._layered.must(shard).id, seq)
-        if found is None or not self._reading.is_new(found[1]):
+        located = self._find(self._layered.must(shard).id, seq)
+        if located is None or not self._row_reader.is_new(located[1]):
             return None
         try:
-            return self._reading.decoded(found[1], shard, found[0]).row(found[0], seq)
+            return self._row_reader.decoded(located[1], shard, located[0]).row(located[0], seq)
         except Moved:
             self._last.clear()
             return None
 
-    def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
-        def look() -> tuple[int, Decoded] | None:
-            found = self._find(state.id, seq)
-            return found and (found[0], self._reading.decoded(found[1], state.shard, found[0]))
+    def _at(self, state: ShardState, seq: int) -> tuple[int, DecodedRows] | None:
+        def look() -> tuple[int, DecodedRows] | None:
+            located = self._find(state.id, seq)
+            return located and (
+                located[0],
+                self._row_reader.decoded(located[1], state.shard, located[0]),
+            )
 
-        return self._again(look, state.shard, seq)
+        return self._retry_moved(look, state.shard, seq)
 
-    def _find(self, number: int, seq: int) -> Found | None:
-        """The place whose rows span `seq`."""
-        last = self._lately(number)
+    def _find(self, number: int, seq: int) -> Located | None:
+        """Return the location whose rows span `seq`, or None."""
+        last = self._recent(number)
         return last.look(seq) or self._seek(number, seq, last)
 
-    def _lately(self, number: int) -> _Last:
-        """The places that were found lately: most often the one that is wanted is among them.
+    def _recent(self, number: int) -> _RecentLocations:
+        """Return the cache of recent locations of a shard.
 
-        While the layers are the same, and what each says of the shard, a place stays valid:
-        checkpoints put into the index what a layer above it says already.
+        A location stays valid while the layers and their parts of the shard are the same:
+        checkpoints write to the index only what a layer above it has already.
         """
         layers = self._layered.layers
         if layers is not self._layers or len(self._last) > limits.PLACES_KNOWN_MAX:
@@ -367,22 +373,24 @@ class Asking:
         newest = None if part is None else part.rows
         last = self._last.get(number)
         if last is None or last.newest is not newest:
-            last = self._last[number] = _Last(newest)
+            last = self._last[number] = _RecentLocations(newest)
         return last
 
-    def _seek(self, number: int, seq: int, last: _Last) -> Found | None:
-        found = self._layered.blocks.at(number, seq)
-        if found is not None:
-            last.add(found)
-        return found
+    def _seek(self, number: int, seq: int, last: _RecentLocations) -> Located | None:
+        located = self._layered.row_index.at(number, seq)
+        if located is not None:
+            last.add(located)
+        return located
 
-    def _look(self, number: int, wanted: list[int], at: int, last: _Last) -> Found | None:
-        """Where one of the wanted rows is; where there are many, its neighbours are found too."""
-        found = last.look(wanted[at])
-        if found is not None:
-            return found
+    def _look(
+        self, number: int, wanted: list[int], at: int, last: _RecentLocations
+    ) -> Located | None:
+        """Return the location of one of the wanted rows; if there are many, look up a page."""
+        located = last.look(wanted[at])
+        if located is not None:
+            return located
         if len(wanted) >= limits.PLACES_NEAR_STEP:
-            page, _ = self._layered.blocks.page(
+            page, _ = self._layered.row_index.page(
                 number, wanted[at], wanted[-1], limit=limits.PLACES_NEAR_STEP
             )
             last.add_all(page)
@@ -391,92 +399,96 @@ class Asking:
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
         return self.newest(shard, seqs) or all(
-            self._reading.is_hot(place) for _, place in self._places(shard, seqs)
+            self._row_reader.is_hot(location) for _, location in self._locations(shard, seqs)
         )
 
     def newest(self, shard: int, seqs: BitMap64) -> bool:
-        """Whether all of them were written since the last checkpoint, which is quick to tell."""
+        """Return True if all rows were written since the last checkpoint; this is cheap."""
         part = self._layered.new.shards.get(self._layered.must(shard).id)
         if part is None or not part.rows[0] or not seqs:
             return False
-        # Places of rows that were moved come before those of all that is new.
+        # Locations of moved rows come before those of all new rows.
         first = part.rows[0][0]
-        return first <= seqs.min() and self._reading.is_new(part.rows[1][first])
+        return first <= seqs.min() and self._row_reader.is_new(part.rows[1][first])
 
-    def _places(self, shard: int, seqs: BitMap64) -> Iterator[Found]:
+    def _locations(self, shard: int, seqs: BitMap64) -> Iterator[Located]:
         number = self._layered.must(shard).id
-        last = self._lately(number)
+        last = self._recent(number)
         wanted = list(seqs)
-        known: dict[int, Found] = {}
-        last.walk = (wanted, known)
+        by_index: dict[int, Located] = {}
+        last.walk = (wanted, by_index)
         at = 0
         while at < len(wanted):
-            found = self._look(number, wanted, at, last)
-            if found is None:
+            located = self._look(number, wanted, at, last)
+            if located is None:
                 at += 1
                 continue
-            known[at] = found
-            yield found
-            at = _before(wanted, found[0] + found[1].span, at)
+            by_index[at] = located
+            yield located
+            at = _before(wanted, located[0] + located[1].span, at)
 
     def warm(self, shard: int, seqs: BitMap64) -> Callable[[], None]:
         def look() -> Callable[[], None]:
-            found = list(self._places(shard, seqs))
-            if found:
-                found += self._following(shard, found[-1])
-            return self._cold(shard, found) or _nothing
+            locations = list(self._locations(shard, seqs))
+            if locations:
+                locations += self._following(shard, locations[-1])
+            return self._cold(shard, locations) or _nothing
 
-        return self._again(look, shard, seqs.min() if seqs else 0)
+        return self._retry_moved(look, shard, seqs.min() if seqs else 0)
 
     def ahead(self, shard: int, seqs: BitMap64) -> Callable[[], None] | None:
-        """The call that reads what is likely to be asked for after these rows; None: nothing."""
+        """Return a function that reads ahead of these rows, or None if there is nothing to read."""
         if self.newest(shard, seqs):
             return None
         number = self._layered.must(shard).id
-        found = self._find(number, seqs.max()) if seqs else None
-        if found is None or self._reading.is_new(found[1]) or self._last[number].is_ahead_known:
+        located = self._find(number, seqs.max()) if seqs else None
+        if (
+            located is None
+            or self._row_reader.is_new(located[1])
+            or self._last[number].is_ahead_known
+        ):
             return None
         self._last[number].is_ahead_known = True
         try:
-            return self._cold(shard, self._following(shard, found))
+            return self._cold(shard, self._following(shard, located))
         except Moved:
             return None
 
-    def _following(self, shard: int, found: Found) -> list[Found]:
-        """The places after this one, within what is read ahead."""
+    def _following(self, shard: int, located: Located) -> list[Located]:
+        """Return the locations after this one, within the read-ahead limit."""
         state = self._layered.must(shard)
-        after = found[0] + found[1].span
+        after = located[0] + located[1].span
         if after > state.meta.last_seq:
             return []
-        page, _ = self._layered.blocks.page(
+        page, _ = self._layered.row_index.page(
             state.id, after, state.meta.last_seq, limit=limits.READ_AHEAD_PLACES_MAX
         )
-        ends = accumulate(place.length for _, place in page)
+        ends = accumulate(location.length for _, location in page)
         count = sum(end <= limits.READ_AHEAD_BYTES for end in ends)
-        # However large it is, the next one is among them.
+        # Include the next location, however large it is.
         return page[: max(count, 1)]
 
-    def _cold(self, shard: int, found: list[Found]) -> Callable[[], None] | None:
-        """The call that reads those of the places that are cold; None if all are hot."""
-        cold = [one for one in found if not self._reading.is_hot(one[1])]
-        return self._reading.toucher(shard, cold) if cold else None
+    def _cold(self, shard: int, locations: list[Located]) -> Callable[[], None] | None:
+        """Return a function that reads the cold ones of these locations; None if all are hot."""
+        cold = [located for located in locations if not self._row_reader.is_hot(located[1])]
+        return self._row_reader.toucher(shard, cold) if cold else None
 
-    def _again(self, look: Callable[[], T], shard: int, seq: int) -> T:
-        """Look, and look again where rows were moved meanwhile."""
+    def _retry_moved(self, look: Callable[[], T], shard: int, seq: int) -> T:
+        """Run `look`, and retry it if rows were moved at the same time."""
         for _ in range(limits.LOOK_AGAIN_MAX):
             try:
                 return look()
             except Moved:
                 self._last.clear()
-        raise lost(shard, seq, self._layered.blocks.at(self._layered.must(shard).id, seq))
+        raise lost(shard, seq, self._layered.row_index.at(self._layered.must(shard).id, seq))
 
 
 def _before(wanted: list[int], end: int, at: int) -> int:
-    """How many of the seqs, which rise, lie below `end`; those up to `at` do."""
+    """Return the number of ascending seqs below `end`, which those up to `at` are."""
     if wanted[-1] < end:
         return len(wanted)
     return bisect_left(wanted, end, at + 1)
 
 
 def _nothing() -> None:
-    """Everything is hot."""
+    """Do nothing: all rows are hot."""

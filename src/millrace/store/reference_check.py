@@ -1,9 +1,9 @@
-"""Whether everything is there that the index refers to.
+"""Checks that every log generation and sealed file that the index refers to exists.
 
-An index may be older than the log and the files beside it: it was restored alone, or copied while
-an engine ran, or LMDB fell back to the commit before. As long as the log still has its mark, that
-is no harm, unless something that it refers to was moved since, and its old home given up: then what
-looks like a file left unfinished may be the only copy.
+An index may be older than the log and the sealed files: it was restored alone, or copied while an
+engine ran, or LMDB fell back to the previous commit. As long as the log still has its mark, that is
+harmless, unless rows that it refers to were moved since, and their old home reclaimed: then an
+apparently unfinished file may be the only copy.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ from collections.abc import Collection, Iterable, Iterator
 from millrace import limits
 from millrace.errors import Corrupt
 from millrace.store.cells import Cells, Table
-from millrace.store.place import decode_place
+from millrace.store.index_codec import (
+    extent_low,
+    extents_range,
+    number_of,
+    shard_of,
+)
+from millrace.store.row_location import decode_location
 from millrace.store.sealed import file_name
-from millrace.store.tables import extent_low, extents_range, number_of, shard_of
-from millrace.wal.files import Disk
+from millrace.wal.disk import Disk
 
 _HOMES_END = 1 << 63
-"""Above every generation."""
+"""An upper bound of all generations."""
 
 
 def check_generations(cells: Cells, there: Collection[int], unwanted: Collection[int]) -> None:
-    """Make sure that the log has every generation in which rows lie by the index's word.
+    """Check that the log has every generation with rows according to the index.
 
-    `unwanted`: numbers of shards whose rows nobody can ask for any more.
+    `unwanted`: numbers of shards whose rows are garbage.
 
     Raises:
         Corrupt: one is gone.
@@ -41,7 +46,7 @@ def check_generations(cells: Cells, there: Collection[int], unwanted: Collection
 
 
 def check_files(disk: Disk, numbers: Iterable[int]) -> None:
-    """Make sure that these sealed files are there, before any other is removed.
+    """Check that these sealed files exist, before any other is removed.
 
     Raises:
         Corrupt: one is gone.
@@ -57,34 +62,34 @@ def check_files(disk: Disk, numbers: Iterable[int]) -> None:
 
 
 def _generations(cells: Cells) -> Iterator[int]:
-    """Every generation that the index has extents of, in steps over all of its others."""
+    """Yield every generation with extents in the index, with one lookup each."""
     low = 0
     end, _ = extents_range(_HOMES_END, sealed=False)
     while True:
         begin, _ = extents_range(low, sealed=False)
-        found = cells.range(Table.BLOCKS, begin, end, limit=1)
-        if not found:
+        page = cells.range(Table.BLOCKS, begin, end, limit=1)
+        if not page:
             return
-        home = number_of(found[0][0][9:17])
+        home = number_of(page[0][0][9:17])
         yield home
         low = home + 1
 
 
 def _has_rows(cells: Cells, home: int, unwanted: Collection[int]) -> bool:
-    """An extent alone proves nothing: it may be left of places that have moved since."""
+    """Return True if rows lie in a generation; its extents may cover moved rows only."""
     low, high = extents_range(home, sealed=False)
     for extent, last in _all(cells, low, high):
         for block, value in _all(cells, extent_low(extent), last + b"\0"):
-            place = decode_place(value)
-            if not place.sealed and place.home == home and shard_of(block) not in unwanted:
+            location = decode_location(value)
+            if not location.sealed and location.home == home and shard_of(block) not in unwanted:
                 return True
     return False
 
 
 def _all(cells: Cells, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
     while True:
-        found = cells.range(Table.BLOCKS, low, high, limit=limits.PLACES_STEP)
-        yield from found
-        if len(found) < limits.PLACES_STEP:
+        page = cells.range(Table.BLOCKS, low, high, limit=limits.PLACES_STEP)
+        yield from page
+        if len(page) < limits.PLACES_STEP:
             return
-        low = found[-1][0] + b"\0"
+        low = page[-1][0] + b"\0"

@@ -1,16 +1,15 @@
-"""Resync: bringing the shard of one store to the state of another's.
+"""Resync: brings a shard of one store to the state of another's, by entries or by state.
 
-One that is behind is sent what its group did since (`catch_up`), where it can still be had: the log
-has it until it is recycled (`journal.past` reads it). Otherwise it is sent state (`resync`): the
-rows that somebody may still ask for and that it lacks, the marks of every interval, the cells, the
-stages. Never history that no longer matters.
+A store that is behind receives the entries of its group since then (`catch_up`), if the log still
+has them (`journal.entries_since` reads them). Otherwise it receives state (`resync`): the reachable
+rows that it lacks, the marks of every interval, the cells and the stages, but no history.
 
-Rule 1: what is sent is the shard as of one batch (N2). Rows are read later than the rest: the
-caller keeps a pin in the shard until the end, so that none of them goes meanwhile.
-Rule 2: what the source does not have is not there afterwards either: a copy is built beside the old
-state, from nothing, and takes its place in one step. Until then the old one stands, untouched, and
-still does if the process ends before: the durable marker is that the copy is listed as unwanted.
-Rule 3: a row is immutable, so that one that both sides have under a shared history is not sent.
+Rule 1: the source sends the shard as of one batch (N2). Rows are read later than the rest: the
+caller keeps a pin in the shard until the end, so that none of them is reclaimed.
+Rule 2: rows that the source lacks do not exist afterwards either: a copy is built from scratch next
+to the old state, and replaces it atomically. Until then the old state stays untouched, even if the
+process ends: the incomplete copy is durably listed as garbage.
+Rule 3: rows are immutable: a row that both sides have under a shared history is not sent.
 Rule 4: resync(any state) = fold(all batches).
 """
 
@@ -22,44 +21,45 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from millrace.core.cells import Kind, TakeoverCell
 from millrace.core.changes import Entry
-from millrace.core.codec import decode_cell
-from millrace.core.fold import ShardMeta
-from millrace.core.model import History, Kind, ShardId, TakeoverCell
-from millrace.core.takeover import shared_index, shared_seq
+from millrace.core.format.codec import decode_cell
+from millrace.core.model import History, ShardId
+from millrace.core.state.fold import ShardMeta
+from millrace.core.state.histories import shared_index, shared_seq
 from millrace.store import chunk
 from millrace.store.dead_rows import DEAD
 
 
-class Export(Protocol):
-    """A shard as of one batch, to be sent."""
+class ShardExport(Protocol):
+    """A shard as of one batch, for sending."""
 
     meta: ShardMeta
     needed: BitMap64
-    """The seqs of all rows that somebody may ask for: live, kept, or dead and pinned."""
+    """Seqs of all reachable rows: live, kept, or dead and pinned."""
 
     def cells(self) -> Sequence[tuple[Kind, bytes, bytes]]:
-        """Every cell."""
+        """Return all cells."""
         ...
 
     def marks(self) -> Iterable[tuple[int, int, BitMap64]]:
-        """(Pin, mark, seqs): every mark of needed rows. All others are dead, in interval 0."""
+        """Return (pin, mark, seqs) of all needed rows; all other rows are dead in interval 0."""
         ...
 
     def staged(self) -> Iterable[tuple[str, pa.RecordBatch]]:
-        """The rows of every stage, in the order in which they were staged."""
+        """Return the rows of every stage, in the order of staging."""
         ...
 
     def rows(self, seqs: BitMap64) -> Iterator[pa.RecordBatch]:
-        """Those of the needed rows that are wanted, in the order of their seqs."""
+        """Return the requested rows, which must be among the needed ones, in seq order."""
         ...
 
 
-class Intake(Protocol):
-    """A copy of a shard in the making; marks and cells come first, `end` comes last."""
+class ShardIntake(Protocol):
+    """An incomplete copy of a shard; marks and cells come first, `end` comes last."""
 
     def have(self, needed: BitMap64) -> BitMap64:
-        """Those of these rows that need not be sent: the store has them, and keeps them."""
+        """Return those of these rows that the store has and keeps: they need not be sent."""
         ...
 
     def put_cells(self, cells: Sequence[tuple[Kind, bytes, bytes]]) -> None: ...
@@ -69,82 +69,82 @@ class Intake(Protocol):
     def put_staged(self, name: str, batch: pa.RecordBatch) -> None: ...
 
     def put_rows(self, batch: pa.RecordBatch) -> None:
-        """Rows, in the order of their seqs over all calls."""
+        """Add rows, in seq order over all calls."""
         ...
 
     def end(self) -> None:
-        """Everything was sent: the copy is the shard from now on."""
+        """Complete the copy: from now on it is the shard."""
         ...
 
     def abandon(self) -> None:
-        """It will not be completed; the shard is as it was."""
+        """Abandon the copy; the shard stays as it was."""
         ...
 
 
 class Resyncable(Protocol):
-    """A store that can be either side."""
+    """A store that can be source or target of a resync."""
 
     def meta(self, shard: ShardId) -> ShardMeta | None: ...
 
-    def export(self, shard: ShardId) -> Export | None:
-        """The shard as of now, or None if there is none."""
+    def export(self, shard: ShardId) -> ShardExport | None:
+        """Return the present state of the shard, or None if it does not exist."""
         ...
 
-    def intake(self, shard: ShardId, meta: ShardMeta, *, gone: int, shared: int) -> Intake:
-        """Begin a copy that will be as `meta` says; rows up to `gone` are dead for everyone.
+    def intake(self, shard: ShardId, meta: ShardMeta, *, gone: int, shared: int) -> ShardIntake:
+        """Begin a copy with these counters; rows up to `gone` are dead for all readers.
 
-        `shared`: rows of this store up to it are the same as those that are sent.
+        `shared`: up to this seq, the rows of this store are the same as the source's.
         """
         ...
 
     def forget(self, shard: ShardId) -> None:
-        """End the shard: the source has none."""
+        """Drop the shard, which the source does not have."""
         ...
 
 
-class Suffix(NamedTuple):
-    """Send the batches after this index."""
+class SendEntries(NamedTuple):
+    """Catch up by entries: the batches after this index are sent."""
 
     after: int
 
 
-class State(NamedTuple):
-    """Send state; rows up to this seq are the same on both sides."""
+class SendState(NamedTuple):
+    """Send state; rows up to the seq `shared` are the same on both sides."""
 
     shared: int
 
 
 def choose(
-    export: Export, target: ShardMeta | None, has_since: Callable[[int], bool]
-) -> Suffix | State:
-    """How to bring a target that stands at `target` to the exported state.
+    export: ShardExport, target: ShardMeta | None, has_since: Callable[[int], bool]
+) -> SendEntries | SendState:
+    """Choose how to bring a target with these counters to the exported state.
 
-    `has_since` tells whether all batches after an index can still be had.
+    `has_since` returns True if all batches after an index are still available.
     """
     if target is None:
-        return Suffix(0) if has_since(0) else State(0)
+        return SendEntries(0) if has_since(0) else SendState(0)
     source = export.meta
     table = _takeovers(export)
     current = History(source.history)
     index = shared_index(table, target.history, current, source.index)
     if index is not None and target.index <= index and has_since(target.index):
-        return Suffix(target.index)
+        return SendEntries(target.index)
     seq = shared_seq(table, target.history, current, source.last_seq)
-    return State(min(seq or 0, target.last_seq))
+    return SendState(min(seq or 0, target.last_seq))
 
 
-def _takeovers(export: Export) -> list[TakeoverCell]:
-    found: list[TakeoverCell] = []
+def _takeovers(export: ShardExport) -> list[TakeoverCell]:
+    cells: list[TakeoverCell] = []
     for kind, _, value in export.cells():
         if kind is Kind.TAKEOVER:
             cell = decode_cell(kind, value)
             assert isinstance(cell, TakeoverCell)
-            found.append(cell)
-    return found
+            cells.append(cell)
+    return cells
 
 
 def send_state(
-    export: Export,
+    export: ShardExport,
     target: Resyncable,
     shard: ShardId,
     shared: int,
@@ -152,9 +152,9 @@ def send_state(
 ) -> None:
     """Bring the target's shard to the exported state.
 
-    `rest` is called between steps: a store on disk writes a checkpoint there, so that what it holds
-    in memory stays bounded. When this returns, the copy is the shard; durable with the target's
-    next checkpoint.
+    `rest` is called between steps: a store on disk writes a checkpoint there, which bounds its
+    memory. When this returns, the copy is the shard; it is durable with the target's next
+    checkpoint.
     """
     needed = export.needed
     gone = (needed.min() if needed else export.meta.last_seq + 1) - 1
@@ -185,23 +185,23 @@ def catch_up(
     since: Callable[[], Iterable[Entry] | None],
     feed: Callable[[Entry], None],
 ) -> bool:
-    """Bring all shards of a commit group to the source's state by what the group did meanwhile.
+    """Bring all shards of a commit group to the source's state by replaying the missed entries.
 
     Args:
-        shards: those that either side has.
-        since: gives the group's entries since the target's applied index; None if some are gone.
-        feed: has the target take in an entry, as its journal does.
+        shards: the shards of either side.
+        since: returns the group's entries since the target's applied index; None if some are gone.
+        feed: folds an entry into the target, as its journal does.
 
-    Returns whether that could be done; if not, nothing was changed, and state must be sent: a shard
-    of the target went astray, or the log does not reach back so far.
+    Returns True on success. If False, nothing was changed, and state must be sent: a shard of the
+    target has diverged, or the log does not reach back far enough.
     """
     for shard in shards:
-        known = target.meta(shard)
-        if known is None:
+        meta = target.meta(shard)
+        if meta is None:
             continue
         export = source.export(shard)
-        # What the source does not have may have ended since, or may never have been.
-        if export is None or isinstance(choose(export, known, lambda _: True), State):
+        # A shard that the source lacks may have been dropped, or may never have existed there.
+        if export is None or isinstance(choose(export, meta, lambda _: True), SendState):
             return False
     entries = since()
     if entries is None:
@@ -217,11 +217,11 @@ def resync(
     shard: ShardId,
     rest: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make the target's shard the same as the source's, by state."""
+    """Make the target's shard equal to the source's by sending state."""
     export = source.export(shard)
     if export is None:
         target.forget(shard)
         return
     way = choose(export, target.meta(shard), lambda _: False)
-    assert isinstance(way, State)
+    assert isinstance(way, SendState)
     send_state(export, target, shard, way.shared, rest)

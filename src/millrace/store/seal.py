@@ -1,40 +1,32 @@
-"""Sealing: copying the rows that are still wanted out of log segments and sparse files.
+"""Sealing (compaction): copies the live rows of log segments and sparse files to new sealed files.
 
-A pass has three parts. `plan`, on the engine's thread, picks what is to be emptied and notes what
-is known of the shards. `run`, on a lane, reads, filters, merges and writes in bulk, and touches no
-state of the store. `finish`, back on the engine's thread, says where the rows lie now.
+A pass has three parts. `plan` (see `reclaim`), on the engine's thread, picks the homes to empty and
+collects facts about the shards. `run`, on an I/O thread, reads, filters, merges and writes in bulk,
+and changes no state of the store. `finish`, on the engine's thread, applies the new locations.
 
-Rule 1: the files are durable before `finish`, the new places before anything is released (F1).
-Rule 2: rows may die while they are copied. That makes the copy larger than it need be, never wrong:
-live rows are counted when the file is registered (F2).
-Rule 3: rows are left out only if nobody can ask for them any more. Kept and pinned rows are copied.
+Rule 1: the files are durable before `finish`, the new locations before anything is released (F1).
+Rule 2: rows may die during the pass. That makes the copy larger than necessary, never wrong: live
+rows are counted when the file is registered (F2).
+Rule 3: rows are dropped only if no reader can see them any more. Kept and pinned rows are copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import FLAG_KEYS
+from millrace.core.format.block import FLAG_KEYS
 from millrace.errors import Corrupt, Full
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
-from millrace.store.dead_rows import (
-    DEAD,
-    ENDED,
-    KEPT,
-    Marks,
-)
-from millrace.store.place import COMPRESSED, RELATIVE, UNREADABLE, Place, decode_place
-from millrace.store.reading import Reading, without
-from millrace.store.scanning import lost
-from millrace.store.sealed import SEALED_SCHEMA, Moved, SealedWriter
-from millrace.store.sealplan import Replaced, Restaged, SealPlan, SealResult
-from millrace.store.tables import (
+from millrace.store.compression import Codec
+from millrace.store.dead_rows import DEAD, ENDED, KEPT, Marks
+from millrace.store.index_codec import (
     FileFacts,
     block_key,
     first_of,
@@ -42,37 +34,47 @@ from millrace.store.tables import (
     number_of,
     stage_of,
 )
-from millrace.store.unreadable import Unreadable, set_aside
-from millrace.wal.files import Disk
+from millrace.store.row_location import (
+    COMPRESSED,
+    RELATIVE,
+    UNREADABLE,
+    RowLocation,
+    decode_location,
+)
+from millrace.store.row_reader import RowReader, without
+from millrace.store.scan import lost
+from millrace.store.sealed import SEALED_SCHEMA, Moved, SealedWriter
+from millrace.store.unreadable import Unreadable, quarantine_bytes
+from millrace.wal.disk import Disk
 
 
-class Sealing:
-    """Runs passes, on a lane."""
+class Sealer:
+    """Runs sealing passes, on an I/O thread."""
 
     def __init__(
         self,
         disk: Disk,
         cells: Cells,
         marks: Marks,
-        reading: Reading,
+        row_reader: RowReader,
         note_damage: Callable[[int, Corrupt], None],
     ) -> None:
         self._disk = disk
         self._cells = cells
         self._marks = marks
-        self._reading = reading
+        self._row_reader = row_reader
         self._note_damage = note_damage
         self.failed: SealPlan | None = None
-        """The last plan that could not be carried out."""
+        """The last plan that failed."""
 
     def run(self, plan: SealPlan, pause: Callable[[], None]) -> SealResult:
-        """Copy what is wanted. When this returns, the new files are durable.
+        """Copy the live rows. When this returns, the new files are durable.
 
         Raises:
-            Full: the disk has no room; what was written is removed again, nothing has changed.
-            Corrupt: rows that should be copied are damaged; of a file, it is noted that it is.
+            Full: the disk has no room; the new files are removed, nothing has changed.
+            Corrupt: rows to be copied are damaged; a damaged file is recorded as such.
         """
-        work = _Pass(self._disk, self._cells, self._marks, self._reading, plan, pause)
+        work = _Pass(self._disk, self._cells, self._marks, self._row_reader, plan, pause)
         try:
             return work.run()
         except BaseException as error:
@@ -81,24 +83,24 @@ class Sealing:
             self.failed = plan
             raise
 
-    def look_through(
+    def find_unreadable(
         self, shards: dict[int, tuple[int, list[tuple[bytes, bytes]]]], number: int
     ) -> list[Unreadable]:
-        """Read all visible rows of a sealed file; returns the places at which that failed."""
-        found: list[Unreadable] = []
+        """Read all visible rows of a sealed file; return an error for each unreadable location."""
+        unreadable: list[Unreadable] = []
         for shard, extents in shards.values():
             for low, high in extents:
                 for key, value in self._blocks(low, high):
-                    place = decode_place(value)
-                    if not place.sealed or place.home != number or stage_of(key) is not None:
+                    location = decode_location(value)
+                    if not location.sealed or location.home != number or stage_of(key) is not None:
                         continue
                     try:
-                        self._reading.decode(place, shard, first_of(key))
+                        self._row_reader.decode(location, shard, first_of(key))
                     except Unreadable as error:
-                        found.append(error)
+                        unreadable.append(error)
                     except Moved:
-                        found.append(lost(shard, first_of(key), (first_of(key), place)))
-        return found
+                        unreadable.append(lost(shard, first_of(key), (first_of(key), location)))
+        return unreadable
 
     def _blocks(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         while cells := self._cells.range(Table.BLOCKS, low, high + b"\0", limit=limits.PLACES_STEP):
@@ -107,25 +109,25 @@ class Sealing:
 
 
 class _Pass:
-    """One pass, while it runs."""
+    """State of a running pass."""
 
     def __init__(
         self,
         disk: Disk,
         cells: Cells,
         marks: Marks,
-        reading: Reading,
+        row_reader: RowReader,
         plan: SealPlan,
         pause: Callable[[], None],
     ) -> None:
         self._disk = disk
         self._cells = cells
         self._marks = marks
-        self._reading = reading
+        self._row_reader = row_reader
         self._plan = plan
         self._pause = pause
-        self.reads: Place | None = None
-        """What it is reading at the moment."""
+        self.reads: RowLocation | None = None
+        """The location that is being read."""
         self._writer: SealedWriter | None = None
         self._done: list[SealedWriter] = []
         self._spans: dict[int, tuple[int, int]] = {}
@@ -135,7 +137,7 @@ class _Pass:
         self._group_rows = 0
         self._group_flags = 0
         self._firsts: list[int] = []
-        self._origins: list[Place] = []
+        self._origins: list[RowLocation] = []
         self._result = SealResult(plan, [], [], {}, {}, {}, [])
 
     def run(self) -> SealResult:
@@ -147,63 +149,65 @@ class _Pass:
                 self._shard = shard
                 self._seal(shard, visible[shard])
             if staged:
-                # Their seqs are not known yet, so that nobody could tell when such a file is empty
-                # from the seqs of the other rows in it.
+                # Staged rows have no seqs yet, so that dead rows of such a file cannot be counted
+                # by seqs: do not mix them with visible rows.
                 self._close_file()
-            for shard, name, ordinal, place in staged:
-                self._seal_stage(shard, name, ordinal, place)
+            for shard, name, ordinal, location in staged:
+                self._seal_stage(shard, name, ordinal, location)
             self._close_file()
         except BaseException:
             self._abandon()
             raise
         return self._result
 
-    # --- What there is -----------------------------------------------------------------------
+    # --- Rows of the homes --------------------------------------------------------------------
 
     def _find(
         self,
-    ) -> tuple[dict[int, dict[int, Place]], list[tuple[int, str, int, Place]]]:
-        """Everything that lies in the homes. Stages are looked at first: what is published
-        meanwhile is then found twice, and not missed."""
-        visible: dict[int, dict[int, Place]] = {}
-        staged: list[tuple[int, str, int, Place]] = []
+    ) -> tuple[dict[int, dict[int, RowLocation]], list[tuple[int, str, int, RowLocation]]]:
+        """Return all locations in the homes, visible and staged.
+
+        Stages are read first: rows that are published in between are then found twice, not missed.
+        """
+        visible: dict[int, dict[int, RowLocation]] = {}
+        staged: list[tuple[int, str, int, RowLocation]] = []
         for low, high in sorted(self._plan.extents, reverse=True):
-            for key, place in self._places(low, high):
+            for key, location in self._locations(low, high):
                 stage = stage_of(key)
                 if stage is not None:
-                    staged.append((*stage, place))
+                    staged.append((*stage, location))
                 elif (shard := number_of(key[:8])) in self._plan.shards:
-                    visible.setdefault(shard, {})[first_of(key)] = place
-        return visible, [found for found in staged if found[0] in self._plan.shards]
+                    visible.setdefault(shard, {})[first_of(key)] = location
+        return visible, [block for block in staged if block[0] in self._plan.shards]
 
-    def _places(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, Place]]:
+    def _locations(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, RowLocation]]:
         end = high + b"\0"
         while True:
             cells = self._cells.range(Table.BLOCKS, low, end, limit=limits.PLACES_STEP)
             for key, value in cells:
-                place = decode_place(value)
-                if (place.sealed, place.home) in self._plan.homes:
-                    yield key, place
+                location = decode_location(value)
+                if (location.sealed, location.home) in self._plan.homes:
+                    yield key, location
             if len(cells) < limits.PLACES_STEP:
                 return
             low = cells[-1][0] + b"\0"
 
     def _spare(
         self,
-        visible: dict[int, dict[int, Place]],
-        staged: list[tuple[int, str, int, Place]],
+        visible: dict[int, dict[int, RowLocation]],
+        staged: list[tuple[int, str, int, RowLocation]],
     ) -> None:
-        """Count the rows of the files; those that are not sparse are left alone."""
+        """Count the live rows of the files, and spare files that are not sparse."""
         rows = self._plan.rows
         live = dict.fromkeys(rows, 0)
-        for shard, places in visible.items():
-            for first, place, dead in self._with_dead(shard, places):
-                if place.sealed and place.home in live:
-                    last = first + place.span - 1
-                    live[place.home] += place.span - dead.range_cardinality(first, last + 1)
-        for _, _, _, place in staged:
-            if place.sealed and place.home in live:
-                live[place.home] += place.count
+        for shard, locations in visible.items():
+            for first, location, dead in self._with_dead(shard, locations):
+                if location.sealed and location.home in live:
+                    last = first + location.span - 1
+                    live[location.home] += location.span - dead.range_cardinality(first, last + 1)
+        for _, _, _, location in staged:
+            if location.sealed and location.home in live:
+                live[location.home] += location.count
         spared = {
             home
             for home, count in live.items()
@@ -211,92 +215,103 @@ class _Pass:
         }
         for home in spared:
             self._result.spared[home] = rows[home] - live[home]
-        for places in visible.values():
+        for locations in visible.values():
             for first in [
-                first for first, place in places.items() if place.sealed and place.home in spared
+                first
+                for first, location in locations.items()
+                if location.sealed and location.home in spared
             ]:
-                del places[first]
-        staged[:] = [found for found in staged if not (found[3].sealed and found[3].home in spared)]
+                del locations[first]
+        staged[:] = [block for block in staged if not (block[3].sealed and block[3].home in spared)]
 
     def _check_room(
         self,
-        visible: dict[int, dict[int, Place]],
-        staged: list[tuple[int, str, int, Place]],
+        visible: dict[int, dict[int, RowLocation]],
+        staged: list[tuple[int, str, int, RowLocation]],
     ) -> None:
-        """Refuse what will not fit before anything is written."""
+        """Raise `Full` before anything is written if the live rows do not fit."""
         free = self._disk.free_bytes()
         if self._plan.room is not None:
             free = min(free, self._plan.room)
-        size = sum(place.length for _, _, _, place in staged)
-        if size + sum(place.length for some in visible.values() for place in some.values()) <= free:
+        size = sum(location.length for _, _, _, location in staged)
+        if (
+            size + sum(location.length for some in visible.values() for location in some.values())
+            <= free
+        ):
             return
-        for shard, places in visible.items():
-            for first, place, dead in self._with_dead(shard, places):
-                live = place.span - dead.range_cardinality(first, first + place.span)
-                size += place.length * live // place.span
+        for shard, locations in visible.items():
+            for first, location, dead in self._with_dead(shard, locations):
+                live = location.span - dead.range_cardinality(first, first + location.span)
+                size += location.length * live // location.span
         if size > free:
             raise Full(f"sealing needs {size} bytes, and has {free}", field="disk")
 
     def _with_dead(
-        self, shard: int, places: dict[int, Place]
-    ) -> Iterator[tuple[int, Place, BitMap64]]:
-        """The places in order, each with the seqs at least around it that nobody wants."""
-        note = self._plan.shards[shard]
+        self, shard: int, locations: dict[int, RowLocation]
+    ) -> Iterator[tuple[int, RowLocation, BitMap64]]:
+        """Yield the locations in order, each with dead seqs that cover at least its span."""
+        shard_facts = self._plan.shards[shard]
         known_from, known_to, dead = 1, 0, BitMap64()
-        for first, place in sorted(places.items()):
-            last = first + place.span - 1
+        for first, location in sorted(locations.items()):
+            last = first + location.span - 1
             if last > known_to:
                 known_from = max(min(known_to + 1, first), first - chunk.ROWS)
                 known_to = max(last, first + 64 * chunk.ROWS)
-                dead = note.dead & chunk.span(known_from, known_to)
-                dead |= chunk.span(known_from, min(note.floor, known_to))
-                dead |= self._marks.stored(shard, note.pins, DEAD, known_from, known_to)
-            yield first, place, dead
+                dead = shard_facts.dead & chunk.span(known_from, known_to)
+                dead |= chunk.span(known_from, min(shard_facts.floor, known_to))
+                dead |= self._marks.stored(shard, shard_facts.pins, DEAD, known_from, known_to)
+            yield first, location, dead
 
     # --- Rows ----------------------------------------------------------------------------------
 
-    def _seal(self, shard: int, places: dict[int, Place]) -> None:
-        note = self._plan.shards[shard]
+    def _seal(self, shard: int, locations: dict[int, RowLocation]) -> None:
+        shard_facts = self._plan.shards[shard]
         after = 0
-        for first, place, dead in self._with_dead(shard, places):
-            last = first + place.span - 1
+        for first, location, dead in self._with_dead(shard, locations):
+            last = first + location.span - 1
             if after and not self._is_empty(shard, after, first, dead):
                 self._flush()
             after = last + 1
             gone = dead.range_cardinality(first, last + 1)
-            if note.is_keyed and gone > place.span - place.count and place.flags & FLAG_KEYS:
-                self._drop_keys(shard, first, place, dead)
-            if gone < place.span:
-                if place.flags & UNREADABLE:
-                    # It stays where it is until all of its rows have ended.
+            if (
+                shard_facts.is_keyed
+                and gone > location.span - location.count
+                and location.flags & FLAG_KEYS
+            ):
+                self._drop_keys(shard, first, location, dead)
+            if gone < location.span:
+                if location.flags & UNREADABLE:
+                    # It stays in quarantine until all of its rows have ended.
                     self._flush()
                     continue
                 try:
-                    batch = self._read(shard, first, place)
+                    batch = self._read(shard, first, location)
                 except Unreadable as error:
-                    if place.sealed:
+                    if location.sealed:
                         raise
                     self._flush()
-                    aside = self._set_aside(place, error)
-                    self._result.replaced.append(Replaced(shard, [first], [place], first, aside))
+                    quarantined = self._quarantine_bytes(location, error)
+                    self._result.replaced.append(
+                        Replaced(shard, [first], [location], first, quarantined)
+                    )
                     continue
-                self._add(_wanted(batch, first, place, dead, gone))
-                self._group_flags |= place.flags & ~(RELATIVE | COMPRESSED)
+                self._add(_live_rows(batch, first, location, dead, gone))
+                self._group_flags |= location.flags & ~(RELATIVE | COMPRESSED)
             self._firsts.append(first)
-            self._origins.append(place)
+            self._origins.append(location)
         self._flush()
 
-    def _set_aside(self, place: Place, error: Unreadable) -> Place:
-        """Copy the bytes of rows in the log that cannot be read, so that the log can go on."""
-        data = self._reading.log.raw(place.position())
+    def _quarantine_bytes(self, location: RowLocation, error: Unreadable) -> RowLocation:
+        """Copy unreadable bytes of the log to the quarantine, to allow recycling the segment."""
+        data = self._row_reader.log.raw(location.position())
         self.reads = None
         if data is None:
             raise error
         self._result.unreadable.append(error)
-        return set_aside(self._disk, place, data)
+        return quarantine_bytes(self._disk, location, data)
 
     def _is_empty(self, shard: int, low: int, high: int, dead: BitMap64) -> bool:
-        """Whether nothing is left within [low, high): a batch must not reach over other places."""
+        """Return True if [low, high) has no live row: a batch must not span other locations."""
         if low == high:
             return True
         ends = block_key(shard, low), block_key(shard, high)
@@ -304,26 +319,28 @@ class _Pass:
             Table.BLOCKS, *ends, limit=1
         )
 
-    def _read(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
-        with self._at(shard, first, place):
-            if place.sealed:
-                return self._reading.sealed_batch(self._plan.shards[shard].shard, first, place)
-            block = self._reading.held_block(self._plan.shards[shard].shard, first, place)
-            return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
+    def _read(self, shard: int, first: int, location: RowLocation) -> pa.RecordBatch:
+        with self._at(shard, first, location):
+            if location.sealed:
+                return self._row_reader.sealed_batch(
+                    self._plan.shards[shard].shard, first, location
+                )
+            block = self._row_reader.held_block(self._plan.shards[shard].shard, first, location)
+            return block.arrow(shard, first, location.time_ms).select(SEALED_SCHEMA.names)
 
     @contextmanager
-    def _at(self, shard: int, first: int, place: Place) -> Iterator[None]:
-        """While a place is read: whatever is wrong there is wrong with its home."""
-        self.reads = place
+    def _at(self, shard: int, first: int, location: RowLocation) -> Iterator[None]:
+        """Attribute errors to this location and its home while it is read."""
+        self.reads = location
         try:
             yield
         except Moved:
-            # Nobody but this pass empties homes: the file is missing.
+            # Only this pass empties homes: the file is missing.
             raise lost(self._plan.shards[shard].shard, first) from None
         self.reads = None
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Gather rows for the next record batch; a large one stands alone, as it is."""
+        """Gather rows for the next record batch; a large batch is written as it is."""
         size = batch.get_total_buffer_size()
         if self._group and (
             self._group_bytes + size > limits.SEALED_BATCH_BYTES
@@ -335,17 +352,17 @@ class _Pass:
         self._group_rows += batch.num_rows
 
     def _flush(self) -> None:
-        """Write the rows that were gathered as one record batch."""
+        """Write the gathered rows as one record batch."""
         if not self._firsts:
             return
-        first, place = 0, None
+        first, location = 0, None
         if self._group:
             batch = joined_batches(self._group)
             seqs, times = batch.column("seq"), batch.column("time").view(pa.int64())
             first = seqs[0].as_py()
             span = seqs[-1].as_py() - first + 1
             writer = self._open_file()
-            place = writer.add(
+            location = writer.add(
                 self._plan.shards[self._shard].shard,
                 first,
                 span,
@@ -357,49 +374,53 @@ class _Pass:
             low, _ = self._spans.get(self._shard, (first, 0))
             self._spans[self._shard] = (low, first + span - 1)
         self._result.replaced.append(
-            Replaced(self._shard, self._firsts, self._origins, first, place)
+            Replaced(self._shard, self._firsts, self._origins, first, location)
         )
         self._group, self._group_bytes, self._group_rows, self._group_flags = [], 0, 0, 0
         self._firsts, self._origins = [], []
 
-    def _seal_stage(self, shard: int, name: str, ordinal: int, place: Place) -> None:
-        """Staged rows have no seqs yet: they are numbered from 0, and the index knows better."""
+    def _seal_stage(self, shard: int, name: str, ordinal: int, location: RowLocation) -> None:
+        """Copy a staged block; its rows are numbered from 0, as they have no seqs yet."""
         try:
-            batch = self._read(shard, 0, place)
+            batch = self._read(shard, 0, location)
         except Unreadable as error:
-            if place.sealed:
+            if location.sealed:
                 raise
-            aside = self._set_aside(place, error)
-            self._result.restaged.append(Restaged(shard, name, ordinal, place, aside))
+            quarantined = self._quarantine_bytes(location, error)
+            self._result.restaged.append(Restaged(shard, name, ordinal, location, quarantined))
             return
         writer = self._open_file()
-        flags = (place.flags | RELATIVE) & ~COMPRESSED
-        note = self._plan.shards[shard]
-        times = [place.time_ms]
-        moved = writer.add(note.shard, 0, place.count, batch, flags, times, note.codec)
-        self._result.restaged.append(Restaged(shard, name, ordinal, place, moved))
+        flags = (location.flags | RELATIVE) & ~COMPRESSED
+        shard_facts = self._plan.shards[shard]
+        times = [location.time_ms]
+        moved = writer.add(
+            shard_facts.shard, 0, location.count, batch, flags, times, shard_facts.codec
+        )
+        self._result.restaged.append(Restaged(shard, name, ordinal, location, moved))
 
-    def _drop_keys(self, shard: int, first: int, place: Place, dead: BitMap64) -> None:
-        """Note the keys of rows that are left out, where the index still names those rows."""
-        note = self._plan.shards[shard]
-        last = first + place.span - 1
-        # Where a newer row of the key has replaced it, the key names that one.
-        left = note.ended | self._marks.stored(shard, [0], ENDED, first, last)
-        for pin in note.pins:
-            left |= self._marks.stored(shard, [pin], KEPT, first, last)
-        left |= chunk.span(first, min(note.floor, last))
-        left &= dead & chunk.span(first, last)
-        if not left:
+    def _drop_keys(self, shard: int, first: int, location: RowLocation, dead: BitMap64) -> None:
+        """Collect the keys of dropped rows if the index still names these rows."""
+        shard_facts = self._plan.shards[shard]
+        last = first + location.span - 1
+        # If a newer row of the key has replaced a row, the key names the newer one.
+        dropped = shard_facts.ended | self._marks.stored(shard, [0], ENDED, first, last)
+        for pin in shard_facts.pins:
+            dropped |= self._marks.stored(shard, [pin], KEPT, first, last)
+        dropped |= chunk.span(first, min(shard_facts.floor, last))
+        dropped &= dead & chunk.span(first, last)
+        if not dropped:
             return
         try:
-            with self._at(shard, first, place):
-                known = self._reading.decode(place, note.shard, first).pairs(first)
+            with self._at(shard, first, location):
+                pairs_here = self._row_reader.decode(location, shard_facts.shard, first).pairs(
+                    first
+                )
         except Unreadable:
-            # Rows of which nothing is left have keys that nobody asks for: the index goes on naming
-            # dead rows, which is as good as naming none.
+            # The keys of unreadable dead rows stay in the index: an entry that names a dead row
+            # reads like no entry.
             self.reads = None
             return
-        pairs = [(key, seq) for key, seq in known if key is not None and seq in left]
+        pairs = [(key, seq) for key, seq in pairs_here if key is not None and seq in dropped]
         prefix = number_bytes(shard)
         named = self._cells.get(Table.KEYS, [prefix + key for key, _ in pairs])
         self._result.key_drops.setdefault(shard, []).extend(
@@ -433,18 +454,92 @@ class _Pass:
             writer.abandon()
 
 
-def _wanted(
-    batch: pa.RecordBatch, first: int, place: Place, dead: BitMap64, gone: int
+def _live_rows(
+    batch: pa.RecordBatch, first: int, location: RowLocation, dead: BitMap64, gone: int
 ) -> pa.RecordBatch:
-    """The rows that somebody may still ask for."""
-    if gone == place.span - place.count:
+    """Return the rows of the batch that are not dead."""
+    if gone == location.span - location.count:
         return batch
-    return without(batch, place, dead & chunk.span(first, first + place.span - 1))
+    return without(batch, location, dead & chunk.span(first, first + location.span - 1))
 
 
 def joined_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all batches in one."""
+    """Return the rows of all batches in one batch."""
     if len(batches) == 1:
         return batches[0]
     [whole] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return whole
+
+
+# --- Plan and result of a pass -----------------------------------------------------------------
+
+Home = tuple[bool, int]
+"""(Sealed or not, file or generation)."""
+
+
+class ShardFacts(NamedTuple):
+    """State of a shard at the time of planning; rows may die later, none is revived."""
+
+    shard: int
+    """The shard of the rows; in the index it may have another number."""
+    is_keyed: bool
+    floor: int
+    pins: list[int]
+    """Pins whose stored marks make a row garbage."""
+    dead: BitMap64
+    """Such marks that are not in the index yet."""
+    ended: BitMap64
+    """Dead rows that their keys may still name, from marks that are not in the index yet."""
+    codec: Codec | None = None
+    """Compression of its rows from now on."""
+
+
+class SealPlan(NamedTuple):
+    """The homes that one pass empties."""
+
+    homes: frozenset[Home]
+    extents: list[tuple[bytes, bytes]]
+    """Ranges of block keys, first and last, with the rows of these homes."""
+    shards: dict[int, ShardFacts]
+    number: int
+    """Number of the first file that may be created."""
+    rows: dict[int, int]
+    """Original row counts of the files that are spared if enough of their rows are live."""
+    room: int | None = None
+    """Bytes that may be written; None: as many as the disk has room for."""
+
+
+class Replaced(NamedTuple):
+    """Visible rows with a new location, or none."""
+
+    shard: int
+    firsts: list[int]
+    """First seqs of the removed locations."""
+    origins: list[RowLocation]
+    first: int
+    location: RowLocation | None
+
+
+class Restaged(NamedTuple):
+    """Staged rows with a new location."""
+
+    shard: int
+    stage: str
+    ordinal: int
+    origin: RowLocation
+    location: RowLocation
+
+
+class SealResult(NamedTuple):
+    """The result of a pass."""
+
+    plan: SealPlan
+    replaced: list[Replaced]
+    restaged: list[Restaged]
+    key_drops: dict[int, list[tuple[bytes, int]]]
+    files: dict[int, FileFacts]
+    spared: dict[int, int]
+    """Untouched files that are not sparse after all, with their counts of dead rows. Rows that the
+    index no longer lists count as dead: their shard was dropped, or their stage."""
+    unreadable: list[Unreadable]
+    """Rows in the log whose bytes were copied to the quarantine."""

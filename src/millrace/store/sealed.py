@@ -1,9 +1,10 @@
-"""Sealed files: immutable Arrow streams that describe themselves; see `docs/formats/sealed.md`.
+"""Sealed files: immutable, self-describing Arrow streams; see `docs/formats/sealed.md`.
 
-Rule 1: a file is synced, then its folder, before anyone is told of it (F1); it is never changed.
+Rule 1: a file is synced, then its folder, before anything refers to it (F1); it is never changed.
 Rule 2: it is written and synced in small steps (F3), so that the log's own sync never waits long.
-Rule 3: a record batch holds rows of one shard in the order of their seqs.
-Rule 4: a record batch is summed when it is first read. A wrong sum is `Corrupt`, never skipped.
+Rule 3: a record batch holds rows of one shard in seq order.
+Rule 4: the checksum of a record batch is verified on the first read. A mismatch raises `Corrupt`;
+no batch is skipped.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from millrace import limits
-from millrace.core.block import SCHEMA
+from millrace.core.format.block import SCHEMA
 from millrace.errors import Corrupt, NotFound
-from millrace.store.packing import Codec, pack, unpack
-from millrace.store.place import COMPRESSED, Place
-from millrace.wal.files import Disk
+from millrace.store.compression import Codec, compress_batch, decompress_batch
+from millrace.store.row_location import COMPRESSED, RowLocation
+from millrace.wal.disk import Disk
 
 FOLDER = "sealed"
 SUFFIX = ".arrow"
 
 SEALED_SCHEMA = pa.schema([SCHEMA.field(at) for at in range(1, len(SCHEMA.names))])
-"""As rows look everywhere, without the shard: it is the same for a whole record batch."""
+"""The common schema without the shard, which is the same for a whole record batch."""
 
 MAGIC = b"MRSEAL1\0"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _LINE = struct.Struct("<QQQIIQQI4x")
-"""Shard, first seq, last seq, rows, flags, offset, length, checksum."""
+"""A footer entry: shard, first seq, last seq, rows, flags, offset, length, checksum."""
 _TAIL = struct.Struct("<QII8s")
-"""Offset of the first line, lines, checksum of all lines and of these two, magic."""
+"""Offset of the first entry, number of entries, checksum of all entries and these two, magic."""
 
 
 class Moved(Exception):
-    """The rows are no longer where the index said a moment ago: look them up again."""
+    """The rows were moved since they were located: locate them again."""
 
 
-class Line(NamedTuple):
-    """What a file says of one of its record batches."""
+class BatchEntry(NamedTuple):
+    """The footer entry of one record batch."""
 
     shard: int
     first: int
@@ -60,13 +61,13 @@ def file_name(number: int) -> str:
 
 
 def file_number(name: str) -> int | None:
-    """The number of the sealed file with this name in its folder, or None if it is none."""
+    """Return the number of the sealed file with this name, or None if it is another file."""
     stem = name.removesuffix(SUFFIX)
     return int(stem) if stem != name and len(stem) == 12 and stem.isdigit() else None
 
 
 class SealedWriter:
-    """Writes one file. When `close` has returned, it is durable; nobody knows of it yet."""
+    """Writes one file, durable when `close` returns; nothing refers to it before that."""
 
     def __init__(self, disk: Disk, number: int, pause: Callable[[], None]) -> None:
         self.number = number
@@ -79,7 +80,7 @@ class SealedWriter:
         self._waiting_bytes = 0
         self._written = 0
         self._unsynced = 0
-        self._lines: list[Line] = []
+        self._lines: list[BatchEntry] = []
         self.size = 0
         self._put(SEALED_SCHEMA.serialize())
 
@@ -92,12 +93,12 @@ class SealedWriter:
         flags: int,
         times: list[int],
         codec: Codec | None = None,
-    ) -> Place:
-        """Append a record batch; its place is valid once the file is closed."""
-        message, is_packed = pack(batch, codec)
+    ) -> RowLocation:
+        """Append a record batch; its location is valid once the file is closed."""
+        message, is_packed = compress_batch(batch, codec)
         flags |= COMPRESSED if is_packed else 0
         crc = crc32c(message)
-        place = Place(
+        location = RowLocation(
             self.number,
             self.size,
             message.size,
@@ -111,7 +112,7 @@ class SealedWriter:
             crc=crc,
         )
         self._lines.append(
-            Line(
+            BatchEntry(
                 shard,
                 first,
                 first + span - 1,
@@ -124,7 +125,7 @@ class SealedWriter:
         )
         self.rows += batch.num_rows
         self._put(message)
-        return place
+        return location
 
     def close(self) -> None:
         """End the stream, and make the file and its name durable."""
@@ -139,7 +140,7 @@ class SealedWriter:
         self._disk.sync_folder(FOLDER)
 
     def abandon(self) -> None:
-        """Remove what was written: it will not be needed."""
+        """Remove the file, which is not needed."""
         self._file.close()
         self._disk.remove(self._name)
 
@@ -169,7 +170,7 @@ class SealedWriter:
 
 
 class SealedFile:
-    """An open file: its map, and which of its record batches were found whole."""
+    """An open file: its memory map, and the record batches whose checksums were verified."""
 
     def __init__(self, disk: Disk, number: int) -> None:
         self.name = file_name(number)
@@ -183,42 +184,47 @@ class SealedFile:
             file.close()
         self._verified: set[int] = set()
 
-    def read(self, place: Place, shard: int) -> pa.RecordBatch:
-        """The record batch, over the file's own bytes, which it keeps mapped."""
-        data = self.message(place, shard)
+    def read(self, location: RowLocation, shard: int) -> pa.RecordBatch:
+        """Return the record batch, a view of the file's own bytes, which it keeps mapped."""
+        data = self.message(location, shard)
         try:
-            return unpack(data, SEALED_SCHEMA, compressed=bool(place.flags & COMPRESSED))
+            return decompress_batch(
+                data, SEALED_SCHEMA, compressed=bool(location.flags & COMPRESSED)
+            )
         except Corrupt as error:
-            raise self._damaged(place, shard) from error
+            raise self._damaged(location, shard) from error
 
-    def message(self, place: Place, shard: int) -> pa.Buffer:
-        """The IPC message of the record batch: the file's own bytes, which it keeps mapped."""
-        if place.offset not in self._verified:
-            self.verify(place, shard)
-        return self._map.slice(place.offset, place.length)
+    def message(self, location: RowLocation, shard: int) -> pa.Buffer:
+        """Return the IPC message of the record batch, a view of the file, which it keeps mapped."""
+        if location.offset not in self._verified:
+            self.verify(location, shard)
+        return self._map.slice(location.offset, location.length)
 
-    def verify(self, place: Place, shard: int) -> None:
-        """Compare the batch with its checksum; this reads it from the disk, without the GIL.
+    def verify(self, location: RowLocation, shard: int) -> None:
+        """Verify the checksum of the batch; this reads it from the disk, without the GIL.
 
         Raises:
-            Corrupt: it is not what was written.
+            Corrupt: the checksum does not match.
         """
-        is_there = place.offset + place.length <= self._map.size
-        if not is_there or crc32c(self._map.slice(place.offset, place.length)) != place.crc:
-            raise self._damaged(place, shard)
-        self._verified.add(place.offset)
+        is_there = location.offset + location.length <= self._map.size
+        if (
+            not is_there
+            or crc32c(self._map.slice(location.offset, location.length)) != location.crc
+        ):
+            raise self._damaged(location, shard)
+        self._verified.add(location.offset)
 
-    def _damaged(self, place: Place, shard: int) -> Corrupt:
+    def _damaged(self, location: RowLocation, shard: int) -> Corrupt:
         return Corrupt(
-            f"{self.name}, offset {place.offset}: record batch {place.number} of shard {shard} "
-            "is damaged; nothing was skipped. Restore the file from a backup, or resync the "
-            "shard from a replica",
+            f"{self.name}, offset {location.offset}: record batch {location.number} of shard "
+            f"{shard} is damaged; nothing was skipped. Restore the file from a backup, or resync "
+            "the shard from a replica",
             field=self.name,
         )
 
 
 class SealedFiles:
-    """The files that are open; on any thread."""
+    """An LRU cache of open files; on any thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -226,25 +232,25 @@ class SealedFiles:
         self._lock = threading.Lock()
 
     def get(self, number: int) -> SealedFile:
-        """The file, opened if need be.
+        """Return the file, opened if need be.
 
         Raises:
-            Moved: there is none of this number.
+            Moved: a file with this number does not exist.
         """
         with self._lock:
-            found = self._open.get(number)
-            if found is not None:
+            file = self._open.get(number)
+            if file is not None:
                 self._open.move_to_end(number)
-                return found
+                return file
         opened = SealedFile(self._disk, number)
         with self._lock:
-            found = self._open.setdefault(number, opened)
+            file = self._open.setdefault(number, opened)
             while len(self._open) > limits.OPEN_FILES_MAX:
                 self._open.popitem(last=False)
-        return found
+        return file
 
     def forget(self, number: int) -> None:
-        """Let go of a file that is being removed; who reads it keeps it."""
+        """Evict a file that is being removed; readers keep it alive."""
         with self._lock:
             self._open.pop(number, None)
 
@@ -253,8 +259,8 @@ class SealedFiles:
             self._open.clear()
 
 
-def tail_sum(disk: Disk, number: int) -> int:
-    """The checksum of a file's tail, which sums its lines, which sum its record batches."""
+def footer_checksum(disk: Disk, number: int) -> int:
+    """Return a checksum that covers the whole file through the checksums of its footer."""
     file = disk.open(file_name(number))
     try:
         return crc32c(file.read(_TAIL.size, max(file.size - _TAIL.size, 0)))
@@ -262,11 +268,11 @@ def tail_sum(disk: Disk, number: int) -> int:
         file.close()
 
 
-def read_lines(disk: Disk, number: int) -> list[Line]:
-    """What a file says of itself.
+def read_footer(disk: Disk, number: int) -> list[BatchEntry]:
+    """Read the footer entries of a file.
 
     Raises:
-        Corrupt: its trailer is damaged, or the file was cut short.
+        Corrupt: the footer is damaged, or the file was truncated.
     """
     name = file_name(number)
     file = disk.open(name)
@@ -278,7 +284,7 @@ def read_lines(disk: Disk, number: int) -> list[Line]:
             if magic == MAGIC and offset + count * _LINE.size + _TAIL.size == size:
                 lines = file.read(count * _LINE.size, offset)
                 if crc32c(tail[:12], crc32c(lines)) == crc:
-                    return [Line(*fields) for fields in _LINE.iter_unpack(lines)]
+                    return [BatchEntry(*fields) for fields in _LINE.iter_unpack(lines)]
     finally:
         file.close()
     raise Corrupt(f"{name}: its trailer is damaged", field=name)

@@ -1,7 +1,7 @@
-"""The book of the sealed files: how large they are, and about how much of them is still wanted.
+"""Statistics of the sealed files: sizes and estimates of live rows, to choose files to compact.
 
-Deaths are per seq, never per place, so that what is written here is an estimate: it says which
-files are worth a look. Before anything is done to a file, its live rows are counted.
+Deaths are recorded per seq, never per location, so that the counts are estimates: they select
+candidates. Before a file is rewritten, its live rows are counted exactly.
 """
 
 from __future__ import annotations
@@ -13,42 +13,47 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.store.cells import Cells, Table
-from millrace.store.layered import Layered
-from millrace.store.tables import FileFacts, FileSpans, decode_file, number_of
+from millrace.store.index_codec import (
+    FileFacts,
+    FileSpans,
+    decode_file,
+    number_of,
+)
+from millrace.store.layered_index import LayeredIndex
 
 
-class Book:
-    """Every sealed file that the index knows; the engine's thread."""
+class SealedFileStats:
+    """Statistics of every sealed file in the index; on the engine's thread."""
 
-    def __init__(self, layered: Layered) -> None:
+    def __init__(self, layered: LayeredIndex) -> None:
         self._layered = layered
         self._files: dict[int, FileFacts] = {}
         self._spans: dict[int, list[tuple[int, int, int]]] = {}
         """Shard → (first seq, last seq, file)."""
         self._elsewhere = 0
-        """Rows that died in files that are shared by many shards, or in the log."""
+        """Number of rows that died in files shared by many shards, or in the log."""
         self._looked: dict[int, int] = {}
         self._doubted: set[int] = set()
         self.changes = 0
-        """Rises whenever another file may be worth a look."""
+        """A counter of changes that may make another file a candidate."""
         self.next_number = 1
-        """Of the next file that is made."""
+        """Number of the next file."""
         self.removing: set[int] = set()
-        """Files that nothing refers to, and whose removal is not yet written down."""
+        """Unreferenced files whose removal is not durable yet."""
 
     def load(self, cells: Cells) -> None:
         low = b""
         while True:
-            found = cells.range(Table.FILES, low, b"\xff" * 9, limit=limits.PLACES_STEP)
-            for key, value in found:
+            page = cells.range(Table.FILES, low, b"\xff" * 9, limit=limits.PLACES_STEP)
+            for key, value in page:
                 number, facts = number_of(key), decode_file(value)
                 if facts.dropping:
                     self.removing.add(number)
                 else:
                     self._enter(number, facts)
-            if len(found) < limits.PLACES_STEP:
+            if len(page) < limits.PLACES_STEP:
                 return
-            low = found[-1][0] + b"\0"
+            low = page[-1][0] + b"\0"
 
     def _enter(self, number: int, facts: FileFacts) -> None:
         self.changes += 1
@@ -57,11 +62,11 @@ class Book:
             self._spans.setdefault(shard, []).append((low, high, number))
 
     def numbers(self) -> list[int]:
-        """The files that rows may lie in."""
+        """Return the numbers of the files that may hold rows."""
         return sorted(self._files)
 
     def spans_of(self, shards: Iterable[int]) -> FileSpans:
-        """Where rows of these shards lie."""
+        """Return the ranges of seqs by file for these shards."""
         return {
             shard: [(first, last, number, self._files[number]) for first, last, number in spans]
             for shard in shards
@@ -69,7 +74,7 @@ class Book:
         }
 
     def weights(self) -> tuple[int, int]:
-        """About how many bytes of the files are wanted, and how many are not."""
+        """Return estimates of the live and the dead bytes of all files."""
         size = dead = 0
         for facts in self._files.values():
             size += facts.size
@@ -79,13 +84,13 @@ class Book:
     # --- Changes ---------------------------------------------------------------------------------
 
     def add(self, number: int, facts: FileFacts) -> None:
-        """A file is durable, and rows may be said to lie in it."""
+        """Add a durable file."""
         self._enter(number, facts)
         self._layered.new.files[number] = facts
         self.next_number = max(self.next_number, number + 1)
 
     def correct(self, number: int, dead: int) -> None:
-        """The rows were counted: there are `dead` more dead ones than the book says."""
+        """Correct the estimate after counting: there are `dead` more dead rows than recorded."""
         facts = self._files.get(number)
         self._looked[number] = self._elsewhere
         self._doubted.discard(number)
@@ -93,7 +98,7 @@ class Book:
             self._set(number, msgspec.structs.replace(facts, dead=facts.dead + dead))
 
     def expected(self, number: int) -> int:
-        """How many rows of the file the book will count as dead, once all marks are written."""
+        """Return the number of dead rows that will be recorded once all marks are written."""
         facts = self._files[number]
         marks = self._layered.marks
         count = facts.dead
@@ -105,7 +110,7 @@ class Book:
         return count
 
     def drop(self, number: int) -> None:
-        """Nothing refers to the file any more; it is removed once that is durable."""
+        """Drop an unreferenced file; it is removed once that is durable."""
         facts = self._files.pop(number)
         for shard in facts.spans:
             self._spans[shard] = [span for span in self._spans[shard] if span[2] != number]
@@ -115,7 +120,7 @@ class Book:
         self._layered.new.files[number] = msgspec.structs.replace(facts, dropping=True, spans={})
 
     def forget(self, number: int) -> None:
-        """The file is gone."""
+        """Forget a file that was removed."""
         self.removing.discard(number)
         self._layered.new.files[number] = None
 
@@ -127,7 +132,7 @@ class Book:
     # --- Estimates -------------------------------------------------------------------------------
 
     def count_dead(self, shard: int, seqs: BitMap64) -> None:
-        """These rows are wanted by nobody any more."""
+        """Count rows as dead in their files."""
         low, high = seqs.min(), seqs.max()
         assigned = 0
         for first, last, number in self._spans.get(shard, ()):
@@ -139,7 +144,7 @@ class Book:
         self._count_elsewhere(len(seqs) - assigned)
 
     def count_floor(self, shard: int, before: int, floor: int) -> None:
-        """Rows up to `floor` are wanted by nobody any more; those up to `before` were counted."""
+        """Count the rows up to `floor` as dead; those up to `before` were counted already."""
         if floor <= before:
             return
         for first, last, number in self._spans.get(shard, ()):
@@ -149,7 +154,7 @@ class Book:
         self._count_elsewhere(floor - before)
 
     def count_dropped(self, shard: int) -> None:
-        """The shard has ended."""
+        """Count all rows of a dropped shard as dead."""
         for first, last, number in self._spans.pop(shard, ()):
             self._add_dead(number, last - first + 1)
             facts = self._files[number]
@@ -162,7 +167,7 @@ class Book:
             self.changes += 1
 
     def doubt(self) -> None:
-        """A shard or a stage has ended: files whose rows are not known by seq may be empty now."""
+        """Make files without seq ranges candidates after a shard or stage was dropped."""
         self.changes += 1
         self._doubted |= {number for number, facts in self._files.items() if not facts.spans}
 
@@ -173,26 +178,26 @@ class Book:
             self._set(number, msgspec.structs.replace(facts, dead=dead))
 
     def suspects(self) -> list[int]:
-        """Files that are probably sparse, the emptiest first."""
-        found: list[tuple[float, int]] = []
+        """Return the files that are probably sparse, the emptiest first."""
+        candidates: list[tuple[float, int]] = []
         for number, facts in self._files.items():
             dead = facts.dead
             if not facts.spans:
-                # Shared by many shards: all that died since the last look may have lain in it.
+                # Shared by many shards: all rows that died since the last count may be in it.
                 dead += self._elsewhere - self._looked.get(number, 0)
             live = max(facts.rows - dead, 0) / max(facts.rows, 1)
             if live * 100 < limits.SPARSE_PER_CENT or number in self._doubted:
-                found.append((live, number))
-        return [number for _, number in sorted(found)]
+                candidates.append((live, number))
+        return [number for _, number in sorted(candidates)]
 
     def small(self) -> list[int]:
-        """Files that should become one, if there are many such, oldest first."""
-        found = [
+        """Return small files to merge, oldest first, if there are many."""
+        files = [
             number
             for number, facts in sorted(self._files.items())
             if facts.size < limits.SMALL_FILE_BYTES
         ]
-        return found if len(found) >= limits.SMALL_FILES_MAX else []
+        return files if len(files) >= limits.SMALL_FILES_MAX else []
 
     def rows_of(self, number: int) -> int:
         return self._files[number].rows

@@ -1,11 +1,11 @@
-"""Rows that cannot be read, and where their bytes are kept until the queue is repaired.
+"""Unreadable rows: their error, and the quarantine that keeps their bytes until a repair.
 
-Rule 1: an error of reading names the shard and the rows of one place. It concerns that shard alone.
-Rule 2: a log segment is recycled although rows in it cannot be read: their bytes are copied to the
-folder `quarantine`, and the index says that they lie there. Sealed files are never recycled; one
-that is damaged stays as it is, so that the same file of a backup can replace it.
+Rule 1: a read error names the shard and the rows of one location. It concerns only that shard.
+Rule 2: a log segment is recycled even if rows in it cannot be read: their bytes are copied to the
+folder `quarantine`, and the index refers to the copy. Sealed files are never recycled; a damaged
+one stays as it is, so that the same file of a backup can replace it.
 Rule 3: the engine never reads or removes a file of that folder. They are for `millrace repair`, and
-for people.
+for operators.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from crc32c import crc32c
 
 from millrace.errors import Corrupt, MillraceError
 from millrace.store import sealed
-from millrace.store.place import UNREADABLE, Place
-from millrace.wal.files import Disk
-from millrace.wal.write_ahead_log import Log
+from millrace.store.row_location import UNREADABLE, RowLocation
+from millrace.wal.disk import Disk
+from millrace.wal.write_ahead_log import WriteAheadLog
 
 FOLDER = "quarantine"
 SUFFIX = ".block"
 
 HOME = 0
-"""Places in the folder are of this sealed file, which never exists."""
+"""Number of the sealed file, which never exists, of locations in the quarantine."""
 
 
 class Unreadable(Corrupt):
-    """The rows at one place cannot be read."""
+    """The rows at one location cannot be read."""
 
     def __init__(
         self,
@@ -46,27 +46,27 @@ class Unreadable(Corrupt):
         super().__init__(message, field=field)
         self.shard = shard
         self.first = first
-        """The first row there; 0 if they are staged, and have no seq."""
+        """Seq of the first row; 0 if they are staged, and have no seqs."""
         self.last = last
         self.file = file
-        """The sealed file that they lie in."""
+        """Number of the sealed file with the rows, or None."""
 
 
 @contextmanager
-def reading(shard: int, first: int, place: Place) -> Iterator[None]:
-    """While the rows of a place are read: whatever is wrong concerns these rows alone."""
+def reading_rows(shard: int, first: int, location: RowLocation) -> Iterator[None]:
+    """Convert errors of reading the rows of a location to `Unreadable`."""
     try:
         yield
     except (Unreadable, MemoryError):
-        # Rows that found no memory are not damaged; `pa.ArrowMemoryError` is one of both kinds.
+        # A lack of memory is not damage; `pa.ArrowMemoryError` is a subclass of both error types.
         raise
     except (Corrupt, pa.ArrowException, OSError, ValueError) as error:
-        raise unreadable(shard, first, place, error) from error
+        raise unreadable(shard, first, location, error) from error
 
 
-def unreadable(shard: int, first: int, place: Place, error: Exception) -> Unreadable:
-    """The error of reading rows at a place of a shard; `first` is 0 where they are staged."""
-    last = first + place.span - 1 if first else 0
+def unreadable(shard: int, first: int, location: RowLocation, error: Exception) -> Unreadable:
+    """Return the error for rows at a location of a shard; `first` is 0 if they are staged."""
+    last = first + location.span - 1 if first else 0
     rows = f"rows {first} to {last}" if first else "staged rows"
     why = error.message if isinstance(error, MillraceError) else str(error)
     field = error.field if isinstance(error, MillraceError) else None
@@ -76,28 +76,28 @@ def unreadable(shard: int, first: int, place: Place, error: Exception) -> Unread
         shard=shard,
         first=first,
         last=last,
-        file=place.home if place.sealed and not place.flags & UNREADABLE else None,
+        file=location.home if location.sealed and not location.flags & UNREADABLE else None,
     )
 
 
 def file_name(number: int) -> str:
-    """The file in which the bytes of unreadable rows are kept."""
+    """Return the name of a quarantine file."""
     return f"{FOLDER}/{number:012d}{SUFFIX}"
 
 
 def file_number(name: str) -> int | None:
-    """The number of the file with this name in its folder, or None if it is none."""
+    """Return the number of the quarantine file with this name, or None if it is another file."""
     stem = name.removesuffix(SUFFIX)
     return int(stem) if stem != name and len(stem) == 12 and stem.isdigit() else None
 
 
-def set_aside(disk: Disk, place: Place, data: bytes) -> Place:
-    """Keep the bytes of unreadable rows; when this returns, they are durable."""
+def quarantine_bytes(disk: Disk, location: RowLocation, data: bytes) -> RowLocation:
+    """Write the bytes of unreadable rows to the quarantine, durably; return their location."""
     if not disk.exists(FOLDER):
         disk.make_folder(FOLDER)
         disk.sync_folder("")
-    known = [number for name in disk.names(FOLDER) if (number := file_number(name)) is not None]
-    number = max(known, default=0) + 1
+    numbers = [number for name in disk.names(FOLDER) if (number := file_number(name)) is not None]
+    number = max(numbers, default=0) + 1
     file = disk.create(file_name(number))
     try:
         file.write([data], 0)
@@ -106,7 +106,7 @@ def set_aside(disk: Disk, place: Place, data: bytes) -> Place:
         file.close()
     disk.sync_folder(FOLDER)
     return msgspec.structs.replace(
-        place,
+        location,
         home=HOME,
         offset=0,
         length=len(data),
@@ -117,18 +117,18 @@ def set_aside(disk: Disk, place: Place, data: bytes) -> Place:
     )
 
 
-def raw_bytes(disk: Disk, log: Log, place: Place) -> bytes | None:
-    """The bytes at a place, as they are; None if they are gone."""
-    if not place.sealed:
-        return log.raw(place.position())
-    is_aside = bool(place.flags & UNREADABLE)
-    name = file_name(place.number) if is_aside else sealed.file_name(place.home)
+def raw_bytes(disk: Disk, log: WriteAheadLog, location: RowLocation) -> bytes | None:
+    """Return the raw bytes at a location, damaged or not; None if they are gone."""
+    if not location.sealed:
+        return log.raw(location.position())
+    is_quarantined = bool(location.flags & UNREADABLE)
+    name = file_name(location.number) if is_quarantined else sealed.file_name(location.home)
     if not disk.exists(name):
         return None
     file = disk.open(name)
     try:
-        data = bytes(file.read(place.length, place.offset))
+        data = bytes(file.read(location.length, location.offset))
     finally:
         file.close()
-    # People may have removed the file, and another one may have its number by now.
-    return None if is_aside and crc32c(data) != place.crc else data
+    # An operator may have removed the file, and another one may have its number by now.
+    return None if is_quarantined and crc32c(data) != location.crc else data

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millrace.sync.care import restore, verify
     from millrace.sync.connecting import connect
     from millrace.sync.cursor import Cursor, Pinned, Snapshot
     from millrace.sync.lease import Lease
+    from millrace.sync.maintenance import restore, verify
     from millrace.sync.millrace import Millrace
     from millrace.sync.opening import open
     from millrace.sync.publisher import Confirmation, Publisher
@@ -67,9 +67,9 @@ _HOMES = {
     "Worker": "millrace.sync.worker",
     "connect": "millrace.sync.connecting",
     "open": "millrace.sync.opening",
-    "restore": "millrace.sync.care",
+    "restore": "millrace.sync.maintenance",
     "share": "millrace.sync.sharing",
-    "verify": "millrace.sync.care",
+    "verify": "millrace.sync.maintenance",
 }
 
 

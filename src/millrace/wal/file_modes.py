@@ -1,8 +1,8 @@
-"""Modes of the files in a folder of queues: 0600, and 0700 for folders, without exception.
+"""File permissions in a data folder: 0600 for files and 0700 for folders, without exception.
 
-Names of queues, of users and digests of their tokens lie in the index, bodies in log, sealed files
-and backups. New files are made so (`RealDisk`); what an earlier version made otherwise, or LMDB by
-the umask of the process, is changed when the folder is opened.
+The index holds names of queues and users and digests of tokens; the log, sealed files and backups
+hold bodies. `RealDisk` creates files with these modes; files of earlier versions, and files that
+LMDB created by the umask of the process, are changed when the folder is opened.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _OTHERS = 0o077
 
 
 def make_private(folder: Path, names: Collection[str]) -> int:
-    """Take the bits of group and others off the folder and the named entries, with all in them.
+    """Remove all permissions of group and others from the folder and the named entries in it.
 
-    Other entries belong to somebody else and stay as they are; links are not followed. Files of
-    another owner cannot be changed and are passed over: opening them fails, or they are read with
-    a right that their owner gave. Returns how many modes were changed.
+    Folders are changed recursively. Other entries stay as they are; links are not followed. Files
+    of another owner cannot be changed and are skipped: opening them fails, or their owner permits
+    reading them. Returns the number of changed modes.
     """
     folder = Path(os.path.realpath(folder))
     changed = _close(folder)
@@ -40,7 +40,7 @@ def _close_all(path: Path) -> int:
 
 
 def _close(path: Path) -> int:
-    # A file may go meanwhile, be of another owner, or lie where no modes are kept.
+    # The file may just have been removed, have another owner, or its file system may keep no modes.
     with suppress(OSError):
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & _OTHERS:

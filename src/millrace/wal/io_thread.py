@@ -1,7 +1,7 @@
-"""A lane: one worker that runs blocking calls in order, away from the event loop.
+"""An I/O thread: a worker that runs blocking calls in order, away from the event loop.
 
-Blocking code is written as plain functions and handed to a lane; the simulator has a lane of its
-own that runs them on the loop's thread at a later virtual time.
+Blocking code is written as plain functions and submitted to an `IoThread`; the simulator has its
+own implementation, which runs them on the loop's thread at a later virtual time.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ T = TypeVar("T")
 
 
 class IoThread(Protocol):
-    """Runs work in the order of submission, one at a time."""
+    """Runs blocking calls in the order of submission, one at a time."""
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `work` after all that was submitted before; the future gives its result or error.
+        """Run `work` after all earlier submissions; the future gives its result or error.
 
         A cancelled future does not stop work that has begun.
         """
         ...
 
     def close(self) -> None:
-        """Run what was submitted, then end. Nothing may be submitted afterwards."""
+        """Run all submitted work, then end. Nothing may be submitted afterwards."""
         ...
 
 
 class RealIoThread:
-    """A lane with a thread of its own; made and used on one event loop."""
+    """An I/O thread of the operating system; created and used on one event loop."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,12 +63,12 @@ class RealIoThread:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-            # A loop that has ended waits for nothing.
+            # A closed loop has no future to complete.
 
     def _run(self) -> None:
         while (run := self._waiting.get()) is not None:
             run()
-            # What it holds must not live until there is more to do.
+            # Free the objects that it refers to now, not when the next work arrives.
             del run
 
 

@@ -1,8 +1,8 @@
-"""The bytes of the log: segment header and record header; docs/formats/log.md shows them.
+"""Binary format of the WAL: segment header and record header; see docs/formats/log.md.
 
 Rule 1: nothing here reads or writes a file; buffers come in and go out.
-Rule 2: a payload is summed buffer by buffer and never joined.
-Rule 3: what does not decode is `None`; the reader decides whether that is an end or damage.
+Rule 2: a checksum is computed buffer by buffer; the payload is never joined.
+Rule 3: a header that does not decode is `None`; `replay` decides whether it is torn or damaged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SEGMENT_MAGIC = b"MRSEG1\0\0"
 SEGMENT_FAMILY = b"MRSEG"
-"""What the magic of every version begins with: a later one is refused, not overwritten."""
+"""Prefix of the magic of all versions: a later version is refused, not overwritten."""
 
 RECORD_MAGIC = b"MRR1"
 RECORD_HEADER_BYTES = 64
@@ -29,51 +29,51 @@ DATA = 1
 """A record that carries a payload."""
 
 END = 2
-"""An end mark: no payload; it proves that the record before it was whole."""
+"""An end mark without a payload; it proves that the record before it was written completely."""
 
 FIRST_SERIAL = 1
-"""The number of the first record of a log."""
+"""Serial number of the first record of a log."""
 
 _SEGMENT = struct.Struct("<8s16sQQIQQ")
 _CRC = struct.Struct("<I")
 SEGMENT_USED_BYTES = _SEGMENT.size + _CRC.size
-"""The part of a segment's first sector that means something; it lies in one 512-byte sector."""
+"""Used bytes of a segment's first sector; they fit into one 512-byte sector."""
 
 _HEAD = struct.Struct("<4sI")
 _REST = struct.Struct("<IB3xQQQQ16x")
 _REST_OFFSET = _HEAD.size
 
 ZEROS = memoryview(bytes(SECTOR_BYTES))
-"""Padding is sliced from it."""
+"""Source of the padding."""
 
 
-class Mark(NamedTuple):
-    """A place between two records, where replay can begin; marks of one log compare by age."""
+class LogMark(NamedTuple):
+    """A point between two records at which replay can begin; marks of one log compare by age."""
 
     generation: int
     offset: int
-    """Where the next record of this generation begins, if it holds one."""
+    """Offset of the next record of this generation, if there is one."""
     prev_crc: int
-    """The checksum that the next record must name as its predecessor's."""
+    """Checksum of the previous record, which the next record must repeat."""
     serial: int
-    """The next record's number."""
+    """Serial number of the next record."""
 
 
-class Position(NamedTuple):
-    """Where a payload, or a part of one, lies while its generation is in the log."""
+class LogPosition(NamedTuple):
+    """Location of a payload, or of a part of one, while its generation is in the log."""
 
     generation: int
     offset: int
-    """Of the first byte, in the segment's file."""
+    """Offset of the first byte in the segment's file."""
     length: int
 
-    def part(self, *, start: int, length: int) -> Position:
-        """Return the place of `length` bytes of it, from its byte `start` on."""
-        return Position(self.generation, self.offset + start, length)
+    def part(self, *, start: int, length: int) -> LogPosition:
+        """Return the location of `length` of its bytes, from byte `start` on."""
+        return LogPosition(self.generation, self.offset + start, length)
 
 
 class RecordHeader(NamedTuple):
-    """What stands before a payload."""
+    """The header before a payload."""
 
     crc: int
     prev_crc: int
@@ -85,7 +85,7 @@ class RecordHeader(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """What stands in the first sector of a segment in use."""
+    """The first sector of a segment in use."""
 
     log_id: bytes
     generation: int
@@ -93,11 +93,11 @@ class SegmentHeader(NamedTuple):
     prev_crc: int
     first_serial: int
     size: int
-    """Bytes of the whole file: a file that was cut short is damage, not an end."""
+    """Size of the file in bytes: a truncated file is damage, not the end of the log."""
 
 
-def span_of(length: int) -> int:
-    """Return how many bytes a record with such a payload takes: whole sectors."""
+def record_span(length: int) -> int:
+    """Return the size of a record with a payload of `length` bytes, in whole sectors."""
     return (RECORD_HEADER_BYTES + length + SECTOR_BYTES - 1) & -SECTOR_BYTES
 
 
@@ -110,17 +110,17 @@ def encode_record(
     buffers: Sequence[Buffer],
     length: int,
 ) -> tuple[bytes, int]:
-    """Return the header of the record and its checksum; `length` is that of all buffers."""
+    """Return the header of the record and its checksum; `length` is the sum over all buffers."""
     rest = _REST.pack(prev_crc, kind, segment.generation, segment.nonce, serial, length)
     crc = crc32c(rest)
     for buffer in buffers:
-        # From 32 KiB on this releases the GIL by itself.
+        # crc32c releases the GIL from 32 KiB on.
         crc = crc32c(buffer, crc)
     return _HEAD.pack(RECORD_MAGIC, crc) + rest, crc
 
 
 def decode_record(data: Buffer) -> RecordHeader | None:
-    """Return the header at the beginning of `data`, or None if none is there. Nothing is summed."""
+    """Return the header at the beginning of `data`, or None; the checksum is not verified."""
     if len(view := memoryview(data)) < RECORD_HEADER_BYTES:
         return None
     magic, crc = _HEAD.unpack_from(view)
@@ -129,20 +129,20 @@ def decode_record(data: Buffer) -> RecordHeader | None:
     return RecordHeader(crc, *_REST.unpack_from(view, _REST_OFFSET))
 
 
-def is_whole(header: RecordHeader, data: memoryview, payload: Buffer) -> bool:
-    """Tell whether `header`, decoded from `data`, and the payload have the sum that it states."""
+def has_valid_checksum(header: RecordHeader, data: memoryview, payload: Buffer) -> bool:
+    """Return True if the checksum in `header`, decoded from `data`, matches header and payload."""
     rest = data[_REST_OFFSET:RECORD_HEADER_BYTES]
     return crc32c(payload, crc32c(rest)) == header.crc
 
 
-def encode_segment(header: SegmentHeader) -> bytes:
-    """Return the segment's first sector."""
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the first sector of a segment with this header."""
     body = _SEGMENT.pack(SEGMENT_MAGIC, *header)
     return (body + _CRC.pack(crc32c(body))).ljust(SECTOR_BYTES, b"\0")
 
 
-def decode_segment(data: bytes) -> SegmentHeader | None:
-    """Return the header, or None where the sector holds no whole one."""
+def decode_segment_header(data: bytes) -> SegmentHeader | None:
+    """Return the segment header, or None if the sector holds no valid one."""
     if len(data) < SEGMENT_USED_BYTES:
         return None
     magic, *fields = _SEGMENT.unpack_from(data)

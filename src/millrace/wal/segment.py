@@ -1,8 +1,8 @@
-"""A segment's file, the shape of a log, and the claims of readers.
+"""The file of a WAL segment, the sizes of a log, and the holds of readers.
 
-Rule 1: a `Segment` object stands for one life of a file; the next life is another object, so that
-nobody who still has the old one takes new bytes for old.
-Rule 2: giving a hold back takes no lock, because the garbage collector may do it at any moment.
+Rule 1: a `Segment` object stands for one generation of a recycled file; the next generation is
+another object, so that no reader of the old one takes new bytes for old ones.
+Rule 2: releasing a hold takes no lock, because the garbage collector may do it at any moment.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from types import TracebackType
 from typing import NamedTuple
 
 from millrace import errors, limits
-from millrace.wal.files import File
-from millrace.wal.record import Position, SegmentHeader
+from millrace.wal.disk import File
+from millrace.wal.record import LogPosition, SegmentHeader
 
 
 @dataclass(frozen=True, slots=True)
 class LogShape:
-    """How many segments a log has, and how large they are."""
+    """Number and size of the segments of a log."""
 
     segment_bytes: int = limits.SEGMENT_BYTES
     segments_max: int = limits.LOG_SEGMENTS_MAX
     segments_free: int = limits.LOG_SEGMENTS_FREE
-    """Kept ready ahead of need, beside the reserve."""
+    """Segments kept ready ahead of need, in addition to the reserve."""
     segments_reserve: int = limits.LOG_SEGMENTS_RESERVE
-    """Kept for appends with `reserve=True`, but for one: that is for the next open."""
+    """Segments kept for appends with `reserve=True`, except one, which is for the next open."""
     held_bytes_max: int = limits.HELD_BYTES_MAX
 
     def __post_init__(self) -> None:
@@ -46,24 +46,24 @@ class LogShape:
             )
 
 
-class Damage(NamedTuple):
-    """What is wrong with a segment, and which of its records are whole all the same."""
+class SegmentDamage(NamedTuple):
+    """Damage of a segment, and the ranges of its records that are valid all the same."""
 
     error: errors.Corrupt
-    whole: list[tuple[int, int]]
-    """Where whole records begin and end, rising."""
+    valid_ranges: list[tuple[int, int]]
+    """Begin and end offsets of valid records, ascending."""
 
-    def check(self, position: Position) -> None:
-        """Raise the error unless the bytes lie in a whole record."""
-        at = bisect_right(self.whole, (position.offset, sys.maxsize)) - 1
-        if at < 0 or position.offset + position.length > self.whole[at][1]:
+    def check(self, position: LogPosition) -> None:
+        """Raise the error unless the bytes lie in a valid record."""
+        at = bisect_right(self.valid_ranges, (position.offset, sys.maxsize)) - 1
+        if at < 0 or position.offset + position.length > self.valid_ranges[at][1]:
             raise self.error.again()
 
 
 class Segment:
-    """One file, and what is known of it in its present life."""
+    """A segment file in its present generation."""
 
-    __slots__ = ("_damage", "_proof", "_view", "end", "file", "header", "holds", "name", "size")
+    __slots__ = ("_damage", "_verify", "_view", "end", "file", "header", "holds", "name", "size")
 
     def __init__(self, file: File, header: SegmentHeader | None, *, size: int, end: int) -> None:
         self.file = file
@@ -71,45 +71,45 @@ class Segment:
         self.size = size
         self.header = header
         self.end = end
-        """Where the next record begins, if it fits."""
+        """Offset of the next record, if it fits."""
         self.holds = 0
         self._view: memoryview | None = None
-        self._proof: Callable[[], Damage | None] | None = None
-        self._damage: Damage | None = None
+        self._verify: Callable[[], SegmentDamage | None] | None = None
+        self._damage: SegmentDamage | None = None
 
-    def prove_first(self, proof: Callable[[], Damage | None]) -> None:
-        """Have `proof` run before any byte is read; it says what is damaged."""
-        self._proof = proof
+    def verify_on_first_read(self, verify: Callable[[], SegmentDamage | None]) -> None:
+        """Run `verify` before the first byte is read; it returns the damage, or None."""
+        self._verify = verify
 
     @property
     def generation(self) -> int:
         return self.header.generation if self.header is not None else 0
 
-    def at(self, position: Position) -> memoryview:
+    def at(self, position: LogPosition) -> memoryview:
         """Return bytes of one record, without a copy.
 
         Raises:
             Corrupt: the record lies before the start of the replay, and is damaged.
         """
-        damage = self._proven()
+        damage = self._verified()
         if damage is not None:
             damage.check(position)
         return self._map()[position.offset : position.offset + position.length]
 
     def view(self) -> memoryview:
-        """Return the file's map; it is made once and serves every later life.
+        """Return the memory map of the file; it is created once and serves every later generation.
 
         Raises:
-            Corrupt: what lies before the start of the replay was never summed, and is damaged.
+            Corrupt: the records before the start of the replay were not verified, and are damaged.
         """
-        damage = self._proven()
+        damage = self._verified()
         if damage is not None:
             raise damage.error.again()
         return self._map()
 
-    def _proven(self) -> Damage | None:
-        if self._proof is not None:
-            self._damage, self._proof = self._proof(), None
+    def _verified(self) -> SegmentDamage | None:
+        if self._verify is not None:
+            self._damage, self._verify = self._verify(), None
         return self._damage
 
     def _map(self) -> memoryview:
@@ -118,25 +118,25 @@ class Segment:
         return self._view
 
     def renewed(self, header: SegmentHeader) -> Segment:
-        """Return the same file at the beginning of another life."""
+        """Return the same file as the segment of another generation."""
         segment = Segment(self.file, header, size=self.size, end=limits.SECTOR_BYTES)
         segment._view = self._view
         return segment
 
 
 class LiveSegment(NamedTuple):
-    """A generation that the log keeps, as `Log.segments` lists it."""
+    """A generation that the log keeps, as `WriteAheadLog.segments` lists it."""
 
     generation: int
     used_bytes: int
-    """Up to its last record; the whole size where it lies before the start of the replay."""
+    """Bytes up to the end of its last record; the whole size before the start of the replay."""
     is_held: bool
 
 
 class Hold:
-    """A reader's claim on a segment: what it holds does not change until it is released.
+    """A reference count of a reader on a segment, which is not overwritten until it is released.
 
-    It is released by `release`, at the end of a `with` block, or when the last reference goes: an
+    It is released by `release`, at the end of a `with` block, or with the last reference to it: an
     exported buffer can keep it as its base.
     """
 
@@ -147,7 +147,7 @@ class Hold:
         self._segment: Segment | None = segment
         self._returned = returned
 
-    def buffer(self, position: Position) -> memoryview:
+    def buffer(self, position: LogPosition) -> memoryview:
         """Return the bytes at the position, without a copy, valid until the hold is released."""
         segment = self._segment
         if segment is None or segment.generation != position.generation:
@@ -157,13 +157,13 @@ class Hold:
         return segment.at(position)
 
     def segment(self) -> Segment:
-        """Return what is held, to be read as long as it is."""
+        """Return the segment, which may be read until the hold is released."""
         if self._segment is None:
             raise errors.Invalid("it was given back", field="hold")
         return self._segment
 
     def release(self) -> None:
-        """Give the segment back; twice changes nothing."""
+        """Release the segment; releasing twice changes nothing."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._returned.append(segment)
@@ -184,7 +184,7 @@ class Hold:
 
 
 class Loan(NamedTuple):
-    """Bytes for a reader that keeps them: a view with its hold, or a copy without one."""
+    """Bytes for a long-lived reader: a view with its hold, or a copy without one."""
 
     view: memoryview
     hold: Hold | None

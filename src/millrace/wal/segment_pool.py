@@ -1,9 +1,9 @@
-"""The segments of a log: in use, ready for use, and held by readers.
+"""The pool of WAL segments: allocation, recycling, and holds of readers.
 
-Rule 1: a segment is filled with zeros and synced, and its name too, before it counts as ready.
-Until then it has another name, and is removed at the next open.
+Rule 1: a segment is filled with zeros and synced, and so is its name, before it counts as ready.
+Until then it has a temporary name, and is removed at the next open.
 Rule 2: a segment that a reader holds is never overwritten. When the log no longer needs it, it is
-unlinked instead, and a new one is made in its place; the reader's map stays valid.
+unlinked instead, and a new one is created; the reader's map stays valid.
 Rule 3: the lock guards the lists and is never held during I/O.
 """
 
@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from millrace import errors, limits
-from millrace.wal.files import Disk
-from millrace.wal.record import Position
+from millrace.wal.disk import Disk
+from millrace.wal.record import LogPosition
 from millrace.wal.segment import (
     Hold,
     LiveSegment,
@@ -26,10 +26,10 @@ from millrace.wal.segment import (
 
 SEGMENT_SUFFIX = ".seg"
 UNFINISHED_SUFFIX = ".new"
-"""A segment that is being made; the only thing that open removes."""
+"""Suffix of a segment that is being created; open removes nothing else."""
 
 
-class Pool:
+class SegmentPool:
     """All segments of one log."""
 
     def __init__(
@@ -47,19 +47,19 @@ class Pool:
         self._shape = shape
         self._number = number
         self._moving = 0
-        """Segments that are in no list at the moment: being made, or beginning a life."""
+        """Number of segments that are in no list now: being created, or beginning a generation."""
         self._lock = threading.Lock()
         self._live = {segment.generation: segment for segment in live}
         self._unlinked: list[Segment] = []
         self._returned: deque[Segment] = deque()
         self.ready: deque[Segment] = deque()
-        """Changed under the lock; its length may be read without."""
+        """Changed under the lock; its length may be read without it."""
         self.zeroed_bytes = 0
         unfit = self._recycle(free)
         self._drop(unfit, unlink=True)
 
     def take(self, *, spare: int) -> Segment | None:
-        """Return a ready segment for its next life, unless no more than `spare` are left."""
+        """Return a ready segment for its next generation, unless no more than `spare` are left."""
         with self._lock:
             if len(self.ready) <= spare:
                 return None
@@ -67,7 +67,7 @@ class Pool:
             return self.ready.popleft()
 
     def enter(self, segment: Segment) -> None:
-        """Count the segment, whose header is durable, as the newest in use."""
+        """Add the segment, whose header is durable, as the newest one in use."""
         with self._lock:
             self._moving -= 1
             self._live[segment.generation] = segment
@@ -82,7 +82,7 @@ class Pool:
             ]
 
     def find(self, generation: int) -> Segment | None:
-        """Return the segment that holds the generation now."""
+        """Return the segment of the generation, or None if it was released."""
         with self._lock:
             return self._live.get(generation)
 
@@ -93,7 +93,7 @@ class Pool:
             return self._live[later] if later is not None else None
 
     def hold(self, generation: int) -> Hold | None:
-        """Claim the generation, or return None if the log no longer has it."""
+        """Hold the generation, or return None if the log no longer has it."""
         with self._lock:
             segment = self._live.get(generation)
             if segment is None:
@@ -101,8 +101,8 @@ class Pool:
             segment.holds += 1
         return Hold(segment, self._returned)
 
-    def lend(self, position: Position) -> Loan | None:
-        """Return the bytes with a hold, or as a copy if too much is held already."""
+    def lend(self, position: LogPosition) -> Loan | None:
+        """Return the bytes with a hold, or as a copy if readers hold too much already."""
         with self._lock:
             self._count_returned()
             segment = self._live.get(position.generation)
@@ -126,7 +126,7 @@ class Pool:
             return sum(segment.size for segment in self._unlinked if segment.holds)
 
     def release_before(self, generation: int) -> int:
-        """Free the segments of older generations, but never the newest; return how many."""
+        """Recycle the segments of older generations, but never the newest; return their number."""
         with self._lock:
             self._count_returned()
             newest = max(self._live, default=0)
@@ -141,7 +141,7 @@ class Pool:
         return len(old)
 
     def sweep(self) -> None:
-        """Close what readers have given back. The space of a large file is freed here."""
+        """Close the unlinked segments that readers have released, which frees their disk space."""
         with self._lock:
             self._count_returned()
             done = [segment for segment in self._unlinked if not segment.holds]
@@ -149,14 +149,16 @@ class Pool:
         self._drop(done, unlink=False)
 
     def make(self, *, ready: int, is_urgent: bool = False) -> bool:
-        """Make one more segment if fewer than `ready` are, and the log may have more.
+        """Create one more segment if fewer than `ready` are ready, and `segments_max` permits it.
 
-        An urgent one is made whatever the log may have: an open must be able to begin its
-        generation, or a process that is killed again and again before it can seal anything would
-        leave a folder that nobody can open.
+        `is_urgent` ignores `segments_max`: an open must be able to begin its generation, or a
+        process that is killed repeatedly before it can seal anything would leave a folder that
+        cannot be opened.
 
-        When this returns True, it is durable and ready. Raises `Full`, and leaves nothing behind,
-        if the disk has no room for it.
+        Returns True if a segment was created; it is durable and ready.
+
+        Raises:
+            Full: the disk has no room for it; nothing is left behind.
         """
         with self._lock:
             count = len(self._live) + len(self.ready) + self._moving
@@ -206,7 +208,7 @@ class Pool:
         return Segment(ready, None, size=size, end=limits.SECTOR_BYTES)
 
     def _recycle(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Make the segments ready; return those that must not or cannot serve again."""
+        """Make the segments ready for reuse; return the ones that are held or have another size."""
         unfit = []
         for segment in segments:
             if segment.holds or segment.size != self._shape.segment_bytes:
@@ -222,6 +224,6 @@ class Pool:
                 self._disk.remove(segment.name)
 
     def _count_returned(self) -> None:
-        """Settle the holds that were given back; the caller has the lock."""
+        """Decrement the counts of released holds; the caller has the lock."""
         while self._returned:
             self._returned.popleft().holds -= 1

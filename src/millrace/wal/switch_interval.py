@@ -1,11 +1,11 @@
-"""How long one thread may keep the interpreter while others wait: one number for a whole process.
+"""Shortens the interpreter's thread switch interval while an engine is open.
 
-Beside a busy Python thread, every sync waits for its turn twice (Y1). So an engine shortens the
-turns, for as long as it is open; several engines in one process share what is one setting.
+While another Python thread is busy, every sync waits for the GIL twice (Y1). So an engine shortens
+the switch interval for as long as it is open; all engines of a process share that one setting.
 
-Rule 1: turns are only ever shortened: the shortest that was asked for counts.
-Rule 2: when the last engine ends, what was set before is set again, unless somebody else has
-changed it meanwhile.
+Rule 1: the interval is only ever shortened: the shortest requested value counts.
+Rule 2: when the last engine closes, the previous value is restored, unless other code has changed
+the setting in between.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import sys
 import threading
 
 _lock = threading.Lock()
-_asked: list[Turns] = []
+_asked: list[SwitchIntervalLimit] = []
 _before = 0.0
-"""What was set when the first of them began."""
+"""The interval before the first request."""
 _set = 0.0
-"""What was last set here."""
+"""The interval that this module set last."""
 
 
-class Turns:
-    """A wish for turns of at most so many seconds, until it is ended."""
+class SwitchIntervalLimit:
+    """A request for a switch interval of at most `seconds`, until it is ended."""
 
     def __init__(self, seconds: float) -> None:
         global _before
@@ -34,7 +34,7 @@ class Turns:
             _shorten(sys.getswitchinterval())
 
     def end(self) -> None:
-        """Take the wish back; twice changes nothing."""
+        """Withdraw the request; ending twice changes nothing."""
         with _lock:
             if self in _asked:
                 _asked.remove(self)
@@ -44,7 +44,7 @@ class Turns:
 
 
 def _shorten(seconds: float) -> None:
-    """Set the shortest turns that anyone asks for, if they are shorter than these."""
+    """Set the shortest requested interval, if it is below `seconds`."""
     global _set
     shortest = min((turns.seconds for turns in _asked), default=seconds)
     if shortest < seconds:

@@ -1,13 +1,13 @@
-"""The log: records in recycled segments, from open to close.
+"""The write-ahead log: records in recycled segments, from open to close.
 
 Rule 1: when `append` returns, the record is durable.
-Rule 2: open makes durable what it has read before anything is served: a killed process may have
-left the last record in the page cache alone, so it is written again, in place and identical.
+Rule 2: open makes the replayed records durable before anything is served: a killed process may
+have left the last record in the page cache only, so it is rewritten, in place and identical.
 Rule 3: every open begins a new generation, so that nothing is ever appended behind a torn record.
 
 `append` and `mark_end` are called by one thread at a time, `prepare` and `release_before` by
-another, everything else by any. The layers below: `writer` (appending), `pool` (files and holds),
-`replay` and `survey` (reading at open), `record` (bytes).
+another, everything else by any. The layers below: `record_writer` (appending), `segment_pool`
+(files and holds), `replay` (reading at open), `record` (bytes).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace import errors
-from millrace.meter import Histogram
+from millrace.instruments import Histogram
 from millrace.wal.record import (
     RECORD_HEADER_BYTES,
-    Mark,
-    Position,
+    LogMark,
+    LogPosition,
     decode_record,
 )
-from millrace.wal.replay import Replay, walk
+from millrace.wal.record_writer import RecordWriter
+from millrace.wal.replay import Replay, read_segment
 from millrace.wal.segment import (
     Hold,
     LiveSegment,
     Loan,
     LogShape,
 )
-from millrace.wal.segment_pool import UNFINISHED_SUFFIX, Pool
-from millrace.wal.writer import Writer
+from millrace.wal.segment_pool import UNFINISHED_SUFFIX, SegmentPool
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogStatistics:
-    """What the log has done since it was opened."""
+    """Counters of the log since it was opened."""
 
     records: int
-    """Appended, end marks included."""
+    """Number of appended records, end marks included."""
     written_bytes: int
-    """Of records and segment headers, padding included; zero-filling apart."""
+    """Bytes of records and segment headers with padding, without zero-filling."""
     syncs: int
-    """Of records and of segment headers; those of zero-filling apart."""
+    """Number of syncs of records and segment headers, without those of zero-filling."""
     zeroed_bytes: int
-    """Written to new segments ahead of need."""
+    """Bytes of zeros written to new segments ahead of need."""
     sync_seconds: float
-    """A running mean over the newest syncs."""
+    """Running mean of the duration of the newest syncs."""
     held_bytes: int
-    """Of segments that were released but that readers still hold."""
+    """Bytes of released segments that readers still hold."""
 
 
-class Log:
-    """An open log; made by `open`."""
+class WriteAheadLog:
+    """An open write-ahead log; created by `open`."""
 
-    def __init__(self, writer: Writer, pool: Pool, shape: LogShape) -> None:
+    def __init__(self, writer: RecordWriter, pool: SegmentPool, shape: LogShape) -> None:
         self.id = writer.log_id
         self.record_bytes_max = writer.record_bytes_max
         """The largest payload: a record never spans segments."""
@@ -78,16 +78,17 @@ class Log:
         chance: Callable[[int], bytes],
         log_id: bytes | None = None,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> Log:
-        """Go on where the replay ends; what of it was not iterated yet is only verified.
+    ) -> WriteAheadLog:
+        """Open the log for appends after the end of the replay; records not yet read are verified.
 
-        When this returns, everything that the replay gave is durable, and a new generation has
-        begun, unless there was no room for one: then appends are refused as `Full` until segments
-        are released. The reserve has been made, too, as far as the disk had room.
+        When this returns, all replayed records are durable, and a new generation has begun, unless
+        there was no room for one: then appends raise `Full` until segments are released. The
+        reserve has been created, too, as far as the disk had room.
 
         Args:
             replay: its files belong to the log from now on, or are closed if this raises.
-            chance: gives so many random bytes; those who choose payloads must not guess them.
+            chance: returns the given number of random bytes; a user who chooses payloads must not
+                be able to guess them.
             log_id: 16 bytes that the log must have; a new log gets them, or random ones.
 
         Raises:
@@ -102,19 +103,19 @@ class Log:
             survey = replay.survey
             if None not in (log_id, survey.log_id) and log_id != survey.log_id:
                 raise errors.Corrupt(f"{replay.folder}: this is another log", field=replay.folder)
-            _tidy(replay)
-            _write_again(replay)
-            replay.prove_later()
-            empty = replay.empty()
-            pool = Pool(
+            _prepare_folder(replay)
+            _rewrite_last_record(replay)
+            replay.verify_lazily()
+            empty_segments = replay.empty_segments()
+            pool = SegmentPool(
                 replay.disk,
                 replay.folder,
                 shape,
-                live=[segment for segment in survey.used if segment not in empty],
-                free=[*survey.free, *empty],
+                live=[segment for segment in survey.used if segment not in empty_segments],
+                free=[*survey.free, *empty_segments],
                 number=survey.number,
             )
-            writer = Writer(
+            writer = RecordWriter(
                 pool,
                 shape,
                 log_id=survey.log_id or log_id or chance(16),
@@ -134,7 +135,7 @@ class Log:
         return cls(writer, pool, shape)
 
     def close(self) -> None:
-        """Mark the end and close the files. Maps of readers stay valid; twice changes nothing."""
+        """Write an end mark and close the files. Maps stay valid. Repeated calls do nothing."""
         try:
             self._writer.close()
         finally:
@@ -142,10 +143,10 @@ class Log:
 
     # --- Writing -----------------------------------------------------------------------------
 
-    def append(self, buffers: Sequence[Buffer], *, reserve: bool = False) -> Position:
-        """Write the buffers as the payload of one record; return its place once it is durable.
+    def append(self, buffers: Sequence[Buffer], *, reserve: bool = False) -> LogPosition:
+        """Write the buffers as the payload of one record; return its position once durable.
 
-        With `reserve` it may use what is kept for settling and for freeing space.
+        With `reserve` it may use the segments kept for settling and for freeing space.
 
         Raises:
             TooLarge: the payload is above `record_bytes_max`. Nothing was written.
@@ -155,10 +156,10 @@ class Log:
         return self._writer.append(buffers, reserve=reserve)
 
     def mark_end(self) -> None:
-        """Prove to the next open that the last record was whole; called when idle.
+        """Append an end mark, which proves that the last record was complete; called when idle.
 
-        Without it, damage to the last record could not be told from a torn write. Does nothing if
-        that is proven already, or if there is no room left to do it.
+        Without it, damage to the last record could not be distinguished from a torn write. Does
+        nothing if there is an end mark already, or no room for one.
 
         Raises:
             Fatal: the log has ended.
@@ -166,7 +167,7 @@ class Log:
         self._writer.mark_end()
 
     def roll(self) -> None:
-        """Go on in a new generation, so that everything up to here lies in full segments.
+        """Begin a new generation, so that all records so far lie in full segments.
 
         Does nothing if the present one holds no record, or if no segment is ready.
 
@@ -178,10 +179,10 @@ class Log:
     # --- Space -------------------------------------------------------------------------------
 
     def prepare(self) -> bool:
-        """Make one segment ahead of need; call it again while it returns True.
+        """Create one segment ahead of need; call it again while it returns True.
 
         Raises:
-            Full: the disk has no room. Appends go on in what is ready.
+            Full: the disk has no room. Appends go on in the segments that are ready.
             Fatal: the log has ended.
         """
         self._writer.check_alive()
@@ -192,7 +193,7 @@ class Log:
             raise self._writer.stop(error) from error
 
     def release_before(self, generation: int) -> int:
-        """Free the segments of older generations; return how many there were.
+        """Release the segments of older generations for recycling; return their number.
 
         The caller promises that a checkpoint is durable which needs none of them.
         """
@@ -200,7 +201,7 @@ class Log:
         return self._pool.release_before(generation)
 
     def room(self, *, reserve: bool = False) -> int:
-        """Return how many bytes of sectors can be appended before a segment must be freed or made.
+        """Return the bytes that can be appended before a segment must be released or created.
 
         A record that does not fit into the rest of its segment leaves that rest unused.
         """
@@ -208,47 +209,47 @@ class Log:
 
     # --- Reading -----------------------------------------------------------------------------
 
-    def mark(self) -> Mark:
-        """Return the place behind the last durable record: where a checkpoint lets replay begin."""
+    def mark(self) -> LogMark:
+        """Return the mark after the last durable record, the start of replay for a checkpoint."""
         self._writer.check_alive()
         return self._writer.mark
 
-    def mark_of(self, position: Position) -> Mark | None:
-        """Return the place before the record at `position`, as `append` or the replay gave it.
+    def mark_of(self, position: LogPosition) -> LogMark | None:
+        """Return the mark before the record at `position`, as `append` or the replay returned it.
 
         None if its generation is gone.
         """
         offset = position.offset - RECORD_HEADER_BYTES
-        view = self.buffer(Position(position.generation, offset, RECORD_HEADER_BYTES))
+        view = self.buffer(LogPosition(position.generation, offset, RECORD_HEADER_BYTES))
         header = decode_record(view) if view is not None else None
         if header is None or header.generation != position.generation:
             return None
-        return Mark(position.generation, offset, header.prev_crc, header.serial)
+        return LogMark(position.generation, offset, header.prev_crc, header.serial)
 
     def segments(self) -> list[LiveSegment]:
         """Return the generations that the log keeps, oldest first."""
         return self._pool.live()
 
     def hold(self, generation: int) -> Hold | None:
-        """Keep the generation from being overwritten, or return None if it is gone already.
+        """Protect the generation from being overwritten; return None if it is gone already.
 
         None means that the rows were moved: look them up again.
         """
         self._writer.check_alive()
         return self._pool.hold(generation)
 
-    def lend(self, position: Position) -> Loan | None:
-        """Return bytes for a reader that may keep them long: with a hold, or as a copy.
+    def lend(self, position: LogPosition) -> Loan | None:
+        """Return bytes for a long-lived reader: with a hold, or as a copy.
 
-        A copy is given where `held_bytes_max` would be passed; None means as for `hold`.
+        It is a copy if `held_bytes_max` would be exceeded; None means the same as for `hold`.
         """
         self._writer.check_alive()
         return self._pool.lend(position)
 
-    def buffer(self, position: Position) -> memoryview | None:
+    def buffer(self, position: LogPosition) -> memoryview | None:
         """Return the bytes of a payload; None if the generation is gone.
 
-        They may be overwritten as soon as the generation is released: hold it, or do not keep them.
+        They may be overwritten as soon as the generation is released: take a hold to keep them.
         """
         self._writer.check_alive()
         segment = self._pool.find(position.generation)
@@ -256,10 +257,10 @@ class Log:
             return None
         return segment.at(position)
 
-    def raw(self, position: Position) -> bytes | None:
+    def raw(self, position: LogPosition) -> bytes | None:
         """Return the bytes at the position as they are on the disk, damaged or not.
 
-        None means as for `hold`.
+        None means the same as for `hold`.
         """
         hold = self.hold(position.generation)
         if hold is None:
@@ -267,11 +268,11 @@ class Log:
         with hold:
             return bytes(hold.segment().file.read(position.length, position.offset))
 
-    def records(self, generation: int) -> Iterator[tuple[Position, memoryview]] | None:
-        """Return place and payload of a generation's data records, or None if it is gone.
+    def records(self, generation: int) -> Iterator[tuple[LogPosition, memoryview]] | None:
+        """Return position and payload of a generation's data records, or None if it is gone.
 
-        They are read from the disk and summed as they are taken, up to what is durable now. The
-        generation is held until the last one was taken; payloads are safe to keep.
+        They are read from the disk and verified one by one, up to the last durable record. The
+        generation is held until the iterator ends; payloads are safe to keep.
 
         Raises:
             Corrupt: a record is damaged; from the iterator.
@@ -284,17 +285,17 @@ class Log:
         if following is not None:
             header = following.header
             assert header is not None, "a generation in use has a header"
-            until = Mark(header.generation, 0, header.prev_crc, header.first_serial)
-        return _held(hold, until)
+            until = LogMark(header.generation, 0, header.prev_crc, header.first_serial)
+        return _records_held(hold, until)
 
     @property
     def sync_seconds(self) -> float:
-        """How long a sync takes, as a running mean over the newest."""
+        """Running mean of the duration of the newest syncs, in seconds."""
         return self._writer.sync_seconds
 
     @property
     def sync_times(self) -> Histogram:
-        """How long syncs of records took since it was opened."""
+        """Histogram of sync durations since the log was opened."""
         return self._writer.sync_times
 
     def statistics(self) -> LogStatistics:
@@ -310,26 +311,26 @@ class Log:
         )
 
 
-def _held(hold: Hold, until: Mark) -> Iterator[tuple[Position, memoryview]]:
+def _records_held(hold: Hold, until: LogMark) -> Iterator[tuple[LogPosition, memoryview]]:
     with hold:
-        yield from walk(hold.segment(), until)
+        yield from read_segment(hold.segment(), until)
 
 
-def _tidy(replay: Replay) -> None:
-    """Make the folder, and remove the segments that were never finished."""
+def _prepare_folder(replay: Replay) -> None:
+    """Create the folder, and remove unfinished segments."""
     disk, folder = replay.disk, replay.folder
     if not disk.exists(folder):
         disk.make_folder(folder)
     for name in disk.names(folder):
         if name.endswith(UNFINISHED_SUFFIX) and name.removesuffix(UNFINISHED_SUFFIX).isdigit():
             disk.remove(f"{folder}/{name}")
-    # A killed process may have named the folder or a segment without having synced that name.
+    # A killed process may have created the folder or a segment without syncing its name.
     disk.sync_folder(folder)
     disk.sync_folder(folder.rpartition("/")[0])
 
 
-def _write_again(replay: Replay) -> None:
-    """Make the last record durable, whatever became of the sync that it was written with."""
+def _rewrite_last_record(replay: Replay) -> None:
+    """Rewrite and sync the last record: its own sync may never have happened, or failed."""
     if replay.tail is not None:
         segment, offset, span = replay.tail
         segment.file.write([segment.file.read(span, offset)], offset)
@@ -338,7 +339,7 @@ def _write_again(replay: Replay) -> None:
 
 @contextmanager
 def _full_disk_allowed() -> Iterator[None]:
-    """A full disk is no reason not to open: what frees space must be able to run."""
+    """Ignore a full disk during open: the engine must run to free space."""
     try:
         yield
     except errors.Full as error:

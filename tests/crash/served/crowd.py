@@ -14,7 +14,7 @@ from tests.crash.loop import ROOT, Broken
 from tests.crash.served.client import Post
 from tests.crash.served.events import Order
 from tests.crash.served.hearing import Hearing
-from tests.server.process import Process
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
 
 REST_SECONDS_MAX = scaled(120)

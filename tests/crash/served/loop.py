@@ -28,7 +28,7 @@ from tests.crash.served.crowd import Crowd
 from tests.crash.served.events import Order
 from tests.crash.served.hearing import Hearing
 from tests.crash.served.scene import CLIENTS, CONFIG
-from tests.server.process import Process, children
+from tests.server.server_process import Process, children
 from tests.support.timeouts import scaled
 
 ROUND_KILLS = 3

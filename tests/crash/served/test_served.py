@@ -8,6 +8,8 @@ import pytest
 
 from tests.crash.served.loop import Kills, run
 
+pytestmark = pytest.mark.process
+
 WORK_SECONDS = 1.0
 """Shorter than in the long form."""
 

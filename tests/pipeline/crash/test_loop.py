@@ -10,6 +10,8 @@ import pytest
 from tests.pipeline.crash.loop import Scene
 from tests.pipeline.crash.victim import Folder
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Folder]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from millrace import Settings, sync
-from tests.server.process import Process
+from tests.server.server_process import Process
 from tests.services.leash import family, parents
 from tests.services.service import free_port, wait_until
 from tests.support.timeouts import scaled

@@ -14,8 +14,8 @@ import boto3
 from botocore.config import Config
 
 import millrace.sync
-from tests.server.process import Process
 from tests.server.rest.harness import SMALL
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:

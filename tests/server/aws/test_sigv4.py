@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.sigv4 import (
-    Signed,
-    Stated,
+    ParsedSignature,
+    StatedCredential,
     read_signed,
     see_signature,
     see_time,
@@ -56,7 +56,7 @@ def signed_by_botocore(
     return request
 
 
-def read(request: AWSRequest) -> tuple[Signed, str, str, dict[str, str]]:
+def read(request: AWSRequest) -> tuple[ParsedSignature, str, str, dict[str, str]]:
     parts = urlsplit(str(request.url))
     sent = {name.lower(): value for name, value in request.headers.items()}
     sent.setdefault("host", parts.netloc)
@@ -203,7 +203,9 @@ def test_an_address_that_is_signed_badly_is_refused(query: str, text: str) -> No
     ],
 )
 def test_a_signature_is_good_around_its_time(time: str, seconds: int, text: str | None) -> None:
-    signed = Signed(Stated("a", "20261116", "r", "sqs", "host"), "0" * 64, time, seconds)
+    signed = ParsedSignature(
+        StatedCredential("a", "20261116", "r", "sqs", "host"), "0" * 64, time, seconds
+    )
     if text is None:
         see_time(signed, NOW)
         return

@@ -12,16 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from millrace.server.access import User
-from millrace.server.app import App
-from millrace.server.audit import Actor
-from millrace.server.book import Book
-from millrace.server.cassieq.face import Cassieq
-from millrace.server.guard import Guard
-from millrace.server.listen import Listener
-from millrace.server.quota import Quotas
-from millrace.server.rest.desk import Desk
-from millrace.server.roll import EVERYTHING
+from millrace.server.auth.access import User
+from millrace.server.auth.audit import Actor
+from millrace.server.auth.authenticator import Authenticator
+from millrace.server.auth.index import EVERYTHING
+from millrace.server.auth.store import UserStore
+from millrace.server.cassieq.api_protocol import CassieqApi
+from millrace.server.http.listener import Listener
+from millrace.server.process.route_table import ROUTES
+from millrace.server.quota.quotas import Quotas
+from millrace.server.web.app import App
+from millrace.server.web.queue_cache import QueueCache
 from tests.client.harness import Clock, opened
 from tests.server.rest.harness import Answer, Door, Served
 
@@ -43,7 +44,7 @@ def signature(key: str, *lines: str) -> str:
 class Site:
     """A server, and an account `acme` with the queue `jobs`."""
 
-    def __init__(self, served: Served, book: Book, clock: Clock, token: str) -> None:
+    def __init__(self, served: Served, book: UserStore, clock: Clock, token: str) -> None:
         self.served = served
         self.millrace = served.millrace
         self.book = book
@@ -123,12 +124,12 @@ async def site(folder: Path) -> AsyncIterator[Site]:
     clock = Clock()
     clock.stop()
     async with opened(folder, clock=clock) as m:
-        book = await Book.open(m, secret=bytes(32), now_ms=clock)
+        book = await UserStore.open(m, secret=bytes(32), now_ms=clock)
         await book.add_user(User("chief", EVERYTHING), BY)
         _, token = await book.new_token("chief", "test", BY)
-        guard = Guard(lambda: book.roll, clock)
-        face = Cassieq(guard, book)
-        app = App(Desk(m), guard, quotas=Quotas(), book=book, faces={"cassieq": face})
+        guard = Authenticator(lambda: book.roll, clock)
+        face = CassieqApi(guard, book)
+        app = App(QueueCache(m), guard, ROUTES, quotas=Quotas(), book=book, faces={"cassieq": face})
         listener = Listener(app.site)
         _, port = await listener.listen("127.0.0.1", 0)
         try:

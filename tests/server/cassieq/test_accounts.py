@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.access import User, parse_rule
+from millrace.server.auth.access import User, parse_rule
 from tests.client.harness import run
 from tests.server.cassieq.harness import ACCOUNTS, BY, error, site, told_of
 from tests.server.rest.harness import Answer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from millrace.server.access import Quota, User
+from millrace.server.auth.access import Quota, User
 from millrace.server.cassieq.accounts import account_rule
 from tests.client.harness import run
 from tests.server.cassieq.harness import BY, error, site, told_of

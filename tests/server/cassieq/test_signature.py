@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from millrace.server.cassieq.route_table import LETTERS, QUEUES, ROUTES
 from millrace.server.cassieq.signature import (
     LEVELS,
-    Rights,
+    SignedRights,
     is_same,
     letters_of,
     read_rights,
@@ -19,7 +20,6 @@ from millrace.server.cassieq.signature import (
     write_rights,
     write_time,
 )
-from millrace.server.cassieq.table import LETTERS, QUEUES, ROUTES
 
 KEY = "a" * 40
 NOON = datetime(2016, 1, 31, 12, tzinfo=UTC)
@@ -31,11 +31,11 @@ def test_signatures_are_those_that_openssl_makes_of_the_same_texts() -> None:
     request = request_text("acme", "GET", PATH, NOON)
     assert request == f"acme\nGET\n{PATH}\n2016-01-31T12:00:00Z"
     assert sign(KEY, request) == "M7eCEz7T_lG7SxHOmk_PiYLJNLjxEY66GRm-IKvrPvc"
-    rights = Rights("rp", NOON, MORROW, "jobs")
+    rights = SignedRights("rp", NOON, MORROW, "jobs")
     text = "acme\nrp\nstartTime:2016-01-31T12:00:00Z\nendTime:2016-02-01T12:00:00Z\nq:jobs"
     assert rights_text("acme", rights) == text
     assert sign(KEY, text) == "KGY3P8dLw9lDrIeq1izZQ2XTMq1XQeUd1GO_fKD043Y"
-    assert rights_text("acme", Rights("rpuagcd")) == "acme\nrpuagcd"
+    assert rights_text("acme", SignedRights("rpuagcd")) == "acme\nrpuagcd"
     assert sign(KEY, "acme\nrpuagcd") == "MAqccPachPSnRurg60BKKPZIFJ4kdzG6aJHEAJCkEhI"
 
 
@@ -46,13 +46,13 @@ def test_slashes_around_a_path_are_not_signed() -> None:
 @pytest.mark.parametrize(
     "rights",
     [
-        Rights("r"),
-        Rights("rpuagcd", NOON),
-        Rights("a", None, MORROW),
-        Rights("gd", NOON, MORROW, "a.b-c_1"),
+        SignedRights("r"),
+        SignedRights("rpuagcd", NOON),
+        SignedRights("a", None, MORROW),
+        SignedRights("gd", NOON, MORROW, "a.b-c_1"),
     ],
 )
-def test_what_is_written_into_an_address_is_read_from_it(rights: Rights) -> None:
+def test_what_is_written_into_an_address_is_read_from_it(rights: SignedRights) -> None:
     query = write_rights("acme", rights, KEY)
     assert read_rights(query) == (rights, sign(KEY, rights_text("acme", rights)))
     assert read_rights(f"popReceipt=x&{query}") == read_rights(query)

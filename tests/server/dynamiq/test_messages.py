@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.core.message_id import IDS
-from millrace.core.partition_layout import slice_of
-from millrace.server.address import Address
-from millrace.server.counted import Handed
-from millrace.server.statsd import Statsd
+from millrace.core.format.message_id import IDS
+from millrace.core.state.partition_state import slice_of
+from millrace.server.counters import LeaseCounters
+from millrace.server.http.listen_address import ListenAddress
+from millrace.server.process.statsd import Statsd
 from tests.server.dynamiq.harness import MAIL, NEWS, QUEUES, error, put, take, text_error, value
 from tests.server.rest.harness import served, until_told
 
@@ -240,10 +240,10 @@ def test_d8_statsd_is_told_of_what_these_routes_do(tmp_path: Path) -> None:
         async with served(tmp_path) as server:
             await server.ask("PUT", MAIL)
 
-            async def find() -> Handed:
+            async def find() -> LeaseCounters:
                 return server.app.handed
 
-            statsd = Statsd(server.millrace, find, Address(*receiver.getsockname()))
+            statsd = Statsd(server.millrace, find, ListenAddress(*receiver.getsockname()))
             await statsd.start()
             await statsd.tell()
             ids = [await put(server, b"x") for _ in range(4)]

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace import limits
-from millrace.server.access import TOKEN_BYTES, digest_of, make_token
+from millrace.server.auth.access import TOKEN_BYTES, digest_of, make_token
 from tests.server.hostile.inputs import ATTACKS, Target, prepare
 from tests.server.hostile.victim import Victim
 from tests.server.load.gauge import holding
-from tests.server.process import Process, children
+from tests.server.server_process import Process, children
 
 SLOWDOWN_MAX = 10.0
 """The 99th percentile of others may grow by this factor under attack."""

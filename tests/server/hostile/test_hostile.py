@@ -14,6 +14,8 @@ from tests.server.hostile.run import run
 from tests.server.rest.harness import Served, served
 from tests.support.stall import ATTEMPTS, STEP_CPU_SECONDS_MAX, StallMonitor
 
+pytestmark = pytest.mark.process
+
 RSS_GROWTH_BYTES_MAX = 256 << 20
 """Of one attack of a tenth of the size: bodies of 64 MiB may be held four times over."""
 

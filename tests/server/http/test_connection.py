@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from millrace import limits
-from millrace.server.http.connection import Connection
+from millrace.server.http.connection import ClientConnection
+from millrace.server.http.listener_context import Answer, ListenerContext
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
-from millrace.server.http.site import Answer, Site
 from tests.support.timeouts import scaled
 
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -33,10 +33,10 @@ def complain(error: BadRequest) -> Response:
 @asynccontextmanager
 async def serving(
     handle: Callable[[Request], Awaitable[Response]] = echo,
-) -> AsyncIterator[tuple[Site, int]]:
-    site = Site(admit, handle, complain)
+) -> AsyncIterator[tuple[ListenerContext, int]]:
+    site = ListenerContext(admit, handle, complain)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(site), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: ClientConnection(site), "127.0.0.1", 0)
     try:
         yield site, server.sockets[0].getsockname()[1]
     finally:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import limits
-from millrace.server.http.parser import BadRequest, Parser, Request
+from millrace.server.http.parser import BadRequest, Request, RequestParser
 
 
 def admit_all(request: Request, length: int | None) -> None:
@@ -17,7 +17,7 @@ def admit_all(request: Request, length: int | None) -> None:
 
 
 def parse(*pieces: bytes, body_bytes_max: int = 1000) -> list[Request]:
-    parser = Parser(admit_all, body_bytes_max=body_bytes_max)
+    parser = RequestParser(admit_all, body_bytes_max=body_bytes_max)
     return [request for piece in pieces for request in parser.feed(piece)]
 
 
@@ -29,7 +29,7 @@ CHUNKED = (
 
 
 def test_a_request_is_whole_with_its_last_byte() -> None:
-    parser = Parser(admit_all)
+    parser = RequestParser(admit_all)
     for at in range(len(POST) - 1):
         assert parser.feed(POST[at : at + 1]) == []
     (request,) = parser.feed(POST[-1:])
@@ -42,7 +42,7 @@ def test_a_request_is_whole_with_its_last_byte() -> None:
 @given(st.lists(st.integers(min_value=1, max_value=200), max_size=8))
 def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
     data = POST + CHUNKED + POST
-    parser = Parser(admit_all)
+    parser = RequestParser(admit_all)
     found: list[Request] = []
     at = 0
     for step in [*steps, len(data)]:
@@ -56,7 +56,7 @@ def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
     assert "x-trailer" not in found[1].headers
 
 
-def feed_all(parser: Parser, data: bytes) -> None:
+def feed_all(parser: RequestParser, data: bytes) -> None:
     """As it comes from a socket."""
     for at in range(0, len(data), limits.HTTP_HEAD_BYTES_MAX):
         parser.feed(data[at : at + limits.HTTP_HEAD_BYTES_MAX])
@@ -147,7 +147,7 @@ def feed_all(parser: Parser, data: bytes) -> None:
     ],
 )
 def test_refused(data: bytes, status: int) -> None:
-    parser = Parser(admit_all, body_bytes_max=1000)
+    parser = RequestParser(admit_all, body_bytes_max=1000)
     with pytest.raises(BadRequest) as caught:
         feed_all(parser, data)
     assert caught.value.status == status
@@ -169,7 +169,7 @@ class Refusing:
     ],
 )
 def test_whoever_is_refused_is_answered_before_the_body_was_read(head: bytes) -> None:
-    parser = Parser(lambda request, length: Refusing())
+    parser = RequestParser(lambda request, length: Refusing())
     (request,) = parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\n" + head)
     assert isinstance(request.refusal, Refusing)
     assert not request.keep_alive
@@ -179,7 +179,7 @@ def test_whoever_is_refused_is_answered_before_the_body_was_read(head: bytes) ->
 
 def test_a_body_of_many_small_chunks_takes_little_more_than_its_size() -> None:
     count = 200_000
-    parser = Parser(admit_all)
+    parser = RequestParser(admit_all)
     parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
     data = b"1\r\nx\r\n" * 1000
     tracemalloc.start()
@@ -194,7 +194,7 @@ def test_a_body_of_many_small_chunks_takes_little_more_than_its_size() -> None:
 
 
 def test_what_came_before_a_bad_one_is_handled() -> None:
-    parser = Parser(admit_all)
+    parser = RequestParser(admit_all)
     with pytest.raises(BadRequest):
         parser.feed(POST + b"NONSENSE\r\n\r\n")
     assert [request.path for request in parser.last] == ["/v1/x"]

@@ -16,7 +16,7 @@ from typing import cast
 
 import msgspec
 
-from millrace.loop import new_loop
+from millrace.event_loop import new_loop
 
 _LENGTH = re.compile(rb"content-length: (\d+)")
 

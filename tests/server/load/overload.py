@@ -26,7 +26,7 @@ import msgspec
 from millrace import limits, sync
 from tests.server.load.gauge import holding
 from tests.server.load.offer import Job, Told
-from tests.server.process import Process, children
+from tests.server.server_process import Process, children
 
 QUEUE = "/v1/spaces/default/queues/load"
 WORK = "/v1/spaces/default/queues/work"

@@ -19,7 +19,7 @@ from statistics import median
 
 from tests.server.load.gauge import holding
 from tests.server.load.mixed import Mixed
-from tests.server.process import Process, children
+from tests.server.server_process import Process, children
 
 WARM_SHARE = 0.3
 """Of the time, so much passes before anything is compared."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.server.load.overload import run
+
+pytestmark = pytest.mark.process
 
 
 def test_three_times_overload(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.server.load.soak import Course, soak
 
 SECONDS = 4.0
 
 
+@pytest.mark.process
 def test_clients_of_every_kind_are_served_for_some_time(tmp_path: Path) -> None:
     course, mixed = soak(tmp_path, SECONDS, 1)
     # How often depends on the machine; whether memory grows shows only in minutes.

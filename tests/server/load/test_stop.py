@@ -11,8 +11,10 @@ import pytest
 
 from tests.server.load.offer import Job
 from tests.server.load.overload import QUEUE, look_at, offer
-from tests.server.process import Process
+from tests.server.server_process import Process
 from tests.support.timeouts import scaled
+
+pytestmark = pytest.mark.process
 
 POLLS = 150
 STREAMS = 10

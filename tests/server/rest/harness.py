@@ -13,16 +13,17 @@ from itertools import count
 from pathlib import Path
 
 import millrace
-from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import engine_of
 from millrace.client.remote import RemoteEngine
 from millrace.errors import MillraceError, Unauthenticated
-from millrace.server.access import Principal, Rule, parse_rule
-from millrace.server.app import App
-from millrace.server.dynamiq.face import Dynamiq
-from millrace.server.listen import Listener
-from millrace.server.local import Local
-from millrace.server.rest.desk import Desk
+from millrace.rpc.socket_transport import SocketTransport
+from millrace.server.auth.access import Principal, Rule, parse_rule
+from millrace.server.dynamiq.api_protocol import DynamiqApi
+from millrace.server.http.listener import Listener
+from millrace.server.process.route_table import ROUTES
+from millrace.server.rpc.local_socket import LocalListener
+from millrace.server.web.app import App
+from millrace.server.web.queue_cache import QueueCache
 from millrace.telemetry import Telemetry
 from tests.support.timeouts import scaled
 
@@ -196,12 +197,12 @@ async def until_told(holds: Callable[[], Awaitable[bool]]) -> None:
 @asynccontextmanager
 async def front(folder: Path, owner: millrace.Millrace) -> AsyncIterator[millrace.Millrace]:
     """The same Millrace as a process has it that asks its owner for everything."""
-    local = Local(engine_of(owner), folder)
+    local = LocalListener(engine_of(owner), folder)
     # What asks is as a front end is.
     local.of_server = lambda: [os.getpid()]
     await local.start()
     engine = RemoteEngine()
-    engine.use(SocketLine(folder, engine.late))
+    engine.use(SocketTransport(folder, engine.late))
     try:
         async with millrace.Millrace(engine) as guest:
             yield guest
@@ -233,7 +234,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A server of a Millrace that is open."""
     door = Door()
-    app = App(Desk(asked), door, faces={"dynamiq": Dynamiq(door)})
+    app = App(QueueCache(asked), door, ROUTES, faces={"dynamiq": DynamiqApi(door)})
     listener = Listener(app.site)
     _, port = await listener.listen("127.0.0.1", 0)
     try:

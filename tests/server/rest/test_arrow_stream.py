@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from millrace import errors, limits
-from millrace.client.arrow_columns import stored_bytes
+from millrace.client.arrow_input import stored_bytes
 from millrace.client.message import make_rows
-from millrace.core.column import Array
-from millrace.server.access import Quota
+from millrace.core.format.column import Array
+from millrace.server.auth.access import Quota
 from millrace.server.rest.arrow_stream import read_table
 from tests.server.rest.harness import Served, served
 

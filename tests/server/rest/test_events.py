@@ -321,6 +321,7 @@ def test_whoever_leaves_while_rows_are_sent_leaves_no_pin(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_sec_08_an_event_of_a_large_message_stops_nobody(tmp_path: Path) -> None:
     """Each byte of its body is six bytes of JSON."""
     body = b"\x01" * limits.BODY_BYTES_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.client.settings import QueueSettings
-from millrace.server.rest.settings import Settings
+from millrace.server.rest.settings import SettingsBody
 from tests.server.rest.harness import served
 
 SPACE = "/v1/spaces/default"
@@ -16,7 +16,7 @@ ORDERS = f"{SPACE}/queues/orders"
 
 
 def test_every_setting_has_its_name_here() -> None:
-    assert set(Settings.__struct_fields__) == set(QueueSettings.__annotations__)
+    assert set(SettingsBody.__struct_fields__) == set(QueueSettings.__annotations__)
 
 
 def test_a_queue_is_made_described_changed_and_ended(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.server.access import DEFAULT_QUOTA, UNBOUNDED
+from millrace.server.auth.access import DEFAULT_QUOTA, UNBOUNDED
 from tests.server.rest.harness import Served, served, until, until_told
 
 SPACE = "/v1/spaces/default"

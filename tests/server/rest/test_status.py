@@ -22,9 +22,9 @@ from millrace.node import Node, real_ports
 from millrace.settings import Settings
 from tests.client.harness import eventually
 from tests.maintenance.test_watermarks import Machine, opened
-from tests.server.process import Process, children
+from tests.server.process.test_frontend_processes import eventually as within
 from tests.server.rest.harness import SMALL, Served, front, served, serving
-from tests.server.test_frontends import eventually as within
+from tests.server.server_process import Process, children
 from tests.support.timeouts import scaled
 
 
@@ -102,7 +102,7 @@ def test_a_server_whose_engine_has_failed_is_not_ready(tmp_path: Path, *, is_fro
             asked = await stack.enter_async_context(front(tmp_path, m)) if is_front else m
             server = await stack.enter_async_context(serving(asked, m))
             assert await ready(server) == (200, {"ready": True})
-            node.host_of(CATALOG).fail(errors.DiskFailed("the test ends the disk"))
+            node.commit_loop_of(CATALOG).fail(errors.DiskFailed("the test ends the disk"))
             code = errors.DiskFailed.code
             assert await ready(server) == (503, {"ready": False, "why": code})
             with pytest.raises(errors.DiskFailed):
@@ -124,6 +124,7 @@ def test_a_front_end_without_its_engine_is_not_ready(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.process
 def test_a_front_end_whose_engine_stands_still_says_so_soon(tmp_path: Path) -> None:
     def ask(server: Process, path: str) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=scaled(60))
@@ -147,6 +148,7 @@ def test_a_front_end_whose_engine_stands_still_says_so_soon(tmp_path: Path) -> N
         assert server.stop() == 0
 
 
+@pytest.mark.process
 def test_nobody_is_answered_before_the_server_is_ready(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

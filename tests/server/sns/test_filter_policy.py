@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.core import filters
-from millrace.core.filter_tests import WORDS
+from millrace.core.topics import filters
+from millrace.core.topics.filter_operators import WORDS
 from millrace.server.aws.fault import Fault
 from millrace.server.sns.filter_policy import ATTRIBUTES, BODY, NOTHING, SCOPES, read_policy
 

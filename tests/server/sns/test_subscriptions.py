@@ -104,6 +104,7 @@ def test_subscriptions_are_listed(sns: SNSClient, sqs: SQSClient, topic: str, na
     assert made <= set(everywhere)
 
 
+@pytest.mark.slow
 def test_subscriptions_are_listed_a_hundred_at_a_time(site: AwsSite) -> None:
     aws = site.aws(region="eu-west-8")
     topic = aws.sns.create_topic(Name="many")["TopicArn"]
@@ -270,6 +271,7 @@ def test_what_is_kept_and_told_and_what_is_not_done(
         assert refused(error)[:2] == ("UnsupportedOperation", 400)
 
 
+@pytest.mark.process
 def test_a_subscription_needs_the_right_to_publish_to_its_queue(
     site: AwsSite, sqs: SQSClient, topic: str, name: str
 ) -> None:

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from millrace import limits
-from millrace.server.sns.all import SNS
-from millrace.server.sns.others import UNSUPPORTED
+from millrace.server.sns.actions import SNS
+from millrace.server.sns.unsupported import UNSUPPORTED
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sns.queues import refused, taker
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NOWHERE = f"arn:aws:sns:{REGION}:{ACCOUNT}:nowhere"
 
 
+@pytest.mark.process
 def test_notes_that_others_have_written_spoil_no_topic(
     site: AwsSite, sns: SNSClient, name: str
 ) -> None:
@@ -337,6 +338,7 @@ def test_permissions_are_statements_of_the_policy(sns: SNSClient, topic: str) ->
     assert refused(error)[:2] == ("InvalidParameter", 400)
 
 
+@pytest.mark.process
 def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name: str) -> None:
     key = make_key(site.folder, f"user-{name}", f"allow publish default/{name}")
     other = site.aws(key).sns
@@ -357,6 +359,7 @@ def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name:
     assert [one["TopicArn"] for one in other.list_topics()["Topics"]] == [topic]
 
 
+@pytest.mark.process
 def test_every_action_needs_its_verb(site: AwsSite, sns: SNSClient, topic: str, name: str) -> None:
     arn = sns.subscribe(
         TopicArn=topic,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
-from millrace.core.quarantine_commands import Quarantine
-from millrace.server.aws.known import PREFIX, SALT, SIZE
+from millrace.core.commands import Quarantine
+from millrace.server.aws.queue_info import PREFIX, SALT, SIZE
 from millrace.server.sqs.upgrade import bring_up
 from tests.client.harness import embedded, opened, run
 

@@ -12,7 +12,13 @@ from pathlib import Path
 
 from millrace.sinks.base import DELETE, PUT, Task
 from millrace.sinks.lane import lanes_of
-from millrace.testing.sink_rig import FLOW, SCHEMA, Change, batch_of, span
+from millrace.testing.check_sink import (
+    FLOW,
+    SCHEMA,
+    SinkChange,
+    batch_of,
+    span,
+)
 from tests.sinks.lakes.rig import make_lake
 
 KEYS = 50
@@ -20,12 +26,12 @@ SPAN = 40
 PARTS = 2
 
 
-def changes(after: int, upto: int) -> list[Change]:
+def changes(after: int, upto: int) -> list[SinkChange]:
     """The rows with these seqs."""
     return [
-        Change(f"k{seq * seq % KEYS}", None, DELETE, seq)
+        SinkChange(f"k{seq * seq % KEYS}", None, DELETE, seq)
         if seq % 5 == 0
-        else Change(f"k{seq * seq % KEYS}", f"v{seq}", PUT, seq)
+        else SinkChange(f"k{seq * seq % KEYS}", f"v{seq}", PUT, seq)
         for seq in range(after + 1, upto + 1)
     ]
 
@@ -49,7 +55,7 @@ def carry(kind: str, mode: str, path: str, end: int, told: Connection) -> None:
     told.send("done")
 
 
-def _parted(rows: Sequence[Change], key: Sequence[str], lanes: int) -> list[list[Change]]:
+def _parted(rows: Sequence[SinkChange], key: Sequence[str], lanes: int) -> list[list[SinkChange]]:
     homes = lanes_of(batch_of(rows), key, lanes).tolist() if lanes else range(len(rows))
     return [
         [row for row, home in zip(rows, homes, strict=True) if home % PARTS == part]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from millrace.sinks.base import Readable, Sink
 from millrace.sinks.kinds import make_sink
-from millrace.testing.sink_rig import Row
+from millrace.testing.check_sink import Row
 
 
 class Lake(Sink, Readable, Protocol):

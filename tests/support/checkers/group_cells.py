@@ -7,13 +7,12 @@ from collections import Counter
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.codec import decode_cell
-from millrace.core.flight import Groups
-from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.groups import bound_of, turn_of
-from millrace.core.model import Kind
-from millrace.core.ring import Page
-from millrace.core.view import View, number, number_key
+from millrace.core.cells import GroupCell, Kind, RingCell, TurnCell
+from millrace.core.format.codec import decode_cell
+from millrace.core.ordering.groups import bound_of, turn_of
+from millrace.core.state.group_state import GroupIndex
+from millrace.core.state.ready_ring import Page
+from millrace.core.state.view import View, number, number_key
 from millrace.store.memory_store import MemoryStore
 
 
@@ -95,7 +94,7 @@ def _check_known(view: View, cells: dict[int, TurnCell]) -> None:
 
 
 def _check_flights(view: View) -> None:
-    fresh = Groups()
+    fresh = GroupIndex()
     held = (one for lease in view.leases.values() for one in lease.groups.items())
     flights = view.groups.flights
     fresh.load(held, view.returned, view.overdue, blocking=view.spec.blocking)

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 from pyroaring import BitMap64
 
+from millrace.core.cells import Kind, PinCell
 from millrace.core.changes import Entry, EntryKind
-from millrace.core.codec import decode_cell, decode_entries
-from millrace.core.fold import Reader
-from millrace.core.model import GroupId, Kind, PinCell, ShardId
-from millrace.core.view import number
+from millrace.core.format.codec import decode_cell, decode_entries
+from millrace.core.model import GroupId, ShardId
+from millrace.core.state.fold import Reader
+from millrace.core.state.view import number
 from millrace.errors import Corrupt
 from millrace.store.base import Store
 from millrace.store.memory_store import MemoryStore
-from millrace.wal.files import Disk, File, Lock
+from millrace.wal.disk import Disk, File, Lock
 from millrace.wal.record import (
     DATA,
     RECORD_HEADER_BYTES,

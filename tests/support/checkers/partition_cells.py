@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from millrace.core.codec import decode_cell
-from millrace.core.message_id import id_of
-from millrace.core.model import Kind
-from millrace.core.partition_cells import IdCell
-from millrace.core.partitions import id_in, locks
-from millrace.core.view import View, number_key
+from millrace.core.cells import IdCell, Kind
+from millrace.core.format.codec import decode_cell
+from millrace.core.format.message_id import id_of
+from millrace.core.ordering.partitions import id_in, locks
+from millrace.core.state.view import View, number_key
 from millrace.store.memory_store import MemoryStore
 
 

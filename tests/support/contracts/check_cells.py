@@ -1,4 +1,4 @@
-"""What all cells must do: run it over your own implementation of `millrace.store.cells.Cells`."""
+"""Contract of cells: run it over your own implementation of `millrace.store.cells.Cells`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace import errors, limits
 from millrace.store.cells import Cells, Table
 
 Reopen = Callable[[Cells], Cells]
-"""Ends the cells as a crash would, and opens what is left of them."""
+"""Ends the cells as a crash would, and reopens the remaining state."""
 
 
 def check_cells(make: Callable[[], Cells], reopen: Reopen) -> None:
@@ -117,7 +117,7 @@ def _check_large_commits(cells: Cells, reopen: Reopen) -> None:
 
 def _check_ends(cells: Cells, reopen: Reopen) -> None:
     assert not cells.short_of_space
-    cells.care()
+    cells.maintain()
     cells.commit({})
     cells.close()
     cells.close()
@@ -125,7 +125,7 @@ def _check_ends(cells: Cells, reopen: Reopen) -> None:
         partial(cells.get, Table.META, [b"a"]),
         partial(cells.range, Table.META, b"a", b"b", limit=1),
         partial(cells.commit, {Table.META: {b"a": b"1"}}),
-        cells.care,
+        cells.maintain,
         cells.check,
     )
     for call in calls:

@@ -1,4 +1,4 @@
-"""What every disk must do: run it over your own implementation of `millrace.wal.files.Disk`."""
+"""Contract of disks: run it over your own implementation of `millrace.wal.disk.Disk`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable
 
 from millrace import errors
-from millrace.wal.files import Disk
+from millrace.wal.disk import Disk
 
 
 def check_disk(make: Callable[[], Disk]) -> None:

@@ -1,4 +1,4 @@
-"""What every journal must do: run it over your own implementation of `millrace.journal.base`.
+"""Contract of journals: run it over your own implementation of `millrace.journal.base`.
 
 A rig is a journal with the world around it, under the suite's control: when its entries commit,
 how much room there is, whether the disk fails. `CHECKS` are coroutines that take a new rig each;
@@ -11,12 +11,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from millrace import errors
-from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry
-from millrace.core.codec import decode_entries, encode_entry
-from millrace.core.model import Index, Message, Millis, ShardId
+from millrace.core.format.block import Block
+from millrace.core.format.codec import decode_entries, encode_entry
+from millrace.core.model import (
+    Index,
+    Millis,
+    NewMessage,
+    ShardId,
+)
 from millrace.journal.base import Journal
-from millrace.wal.record import Position
+from millrace.wal.record import LogPosition
 
 
 class Rig(Protocol):
@@ -30,15 +35,15 @@ class Rig(Protocol):
         ...
 
     async def commit(self) -> None:
-        """Let everything be committed that was accepted; return when all were told."""
+        """Let all accepted entries be committed; return when all callbacks have run."""
         ...
 
     def survives(self, entry: Entry) -> bool:
-        """Whether the entry would be found after a loss of power now, as committed as promised."""
+        """Return True if the entry would survive a loss of power now, as committed as promised."""
         ...
 
-    def payload(self, position: Position) -> bytes:
-        """The bytes at a place that `committed` was told of."""
+    def payload(self, position: LogPosition) -> bytes:
+        """Return the bytes at a position that `committed` was called with."""
         ...
 
     def fill(self) -> None:
@@ -74,7 +79,7 @@ async def check_journal(make: Callable[[], Awaitable[Rig]]) -> None:
 
 
 class Listener:
-    """Writes down what it is told, and looks whether it was told too early."""
+    """Records its callbacks, and checks that none runs too early."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -85,7 +90,7 @@ class Listener:
         self.after: Callable[[Entry], None] | None = None
         rig.journal.listen(self._committed, self._dropped, self._failed)
 
-    def _committed(self, entry: Entry, position: Position) -> None:
+    def _committed(self, entry: Entry, position: LogPosition) -> None:
         assert not self.failed, "nothing is committed after the end"
         assert self._rig.survives(entry), "told before it can no longer be lost"
         told = self.committed[-1].index if self.committed else None
@@ -97,8 +102,8 @@ class Listener:
         if self.after is not None:
             self.after(entry)
 
-    def _check_place(self, entry: Entry, position: Position) -> None:
-        """What lies at the place is the entry, and its blocks are where they say."""
+    def _check_place(self, entry: Entry, position: LogPosition) -> None:
+        """Check that the entry is at the position, and its blocks at their locations."""
         payload = self._rig.payload(position)
         found = [
             other
@@ -124,7 +129,7 @@ class Listener:
 def entry_of(journal: Journal, body: bytes, index: int | None = None) -> Entry:
     """The journal's next entry, with one message in it."""
     at = journal.next_index() if index is None else Index(index)
-    block = Block.of_messages([Message(body)])
+    block = Block.of_messages([NewMessage(body)])
     batch = Batch(ShardId(1), at, Millis(0), Changes(firsts=[at]), [block])
     return Entry(journal.group, journal.epoch, at, journal.history, [batch])
 
@@ -147,7 +152,7 @@ def append(journal: Journal, body: bytes, *, alone: bool = False, reserve: bool 
 
 
 async def check_order(rig: Rig) -> None:
-    """Entries are committed in the order in which they were appended."""
+    """Entries are committed in the order of their appends."""
     listener, journal = Listener(rig), rig.journal
     assert (journal.next_index(), journal.waiting()) == (1, 0)
     bodies = [b"%d" % number for number in range(10)]
@@ -163,7 +168,7 @@ async def check_order(rig: Rig) -> None:
 
 
 async def check_patience(rig: Rig) -> None:
-    """Nobody is told before the entry is committed, however long that takes."""
+    """No callback runs before the entry is committed, however long that takes."""
     listener, journal = Listener(rig), rig.journal
     rig.hold()
     append(journal, b"1")
@@ -186,7 +191,7 @@ async def check_next(rig: Rig) -> None:
 
 
 async def check_appending_when_told(rig: Rig) -> None:
-    """Whoever is told may append; that is told of later, in order."""
+    """A callback may append; the callbacks of these entries run later, in order."""
     listener, journal = Listener(rig), rig.journal
 
     def go_on(entry: Entry) -> None:
@@ -202,7 +207,7 @@ async def check_appending_when_told(rig: Rig) -> None:
 
 
 async def check_sizes(rig: Rig) -> None:
-    """What `record_bytes_max` allows is written; what no record can hold is refused alone."""
+    """Entries up to `record_bytes_max` are written; a larger one is refused alone."""
     listener, journal = Listener(rig), rig.journal
     append(journal, bytes(journal.record_bytes_max - 64))
     await rig.commit()
@@ -240,7 +245,7 @@ async def check_room(rig: Rig) -> None:
 
 
 async def check_drops(rig: Rig) -> None:
-    """What stands before a dropped entry stays, what stands after it goes with it."""
+    """Entries before a dropped one stay, entries after it are dropped as well."""
     listener, journal = Listener(rig), rig.journal
     rig.fill()
     rig.hold()
@@ -266,7 +271,7 @@ async def check_drops(rig: Rig) -> None:
 
 
 async def check_failure(rig: Rig) -> None:
-    """After a failed write, whoever listens is told once, and nothing is accepted any more."""
+    """After a failed write, `failed` is called once, and nothing is accepted any more."""
     listener, journal = Listener(rig), rig.journal
     append(journal, b"1")
     await rig.commit()
@@ -302,7 +307,7 @@ async def check_handover(rig: Rig) -> None:
 
 
 async def check_restart(rig: Rig) -> None:
-    """What was told of is there after a loss of power, and the next decider goes on after it."""
+    """Committed entries survive a loss of power, and the next decider continues after them."""
     listener = Listener(rig)
     for number in range(5):
         append(rig.journal, b"%d" % number)
@@ -323,7 +328,7 @@ async def check_restart(rig: Rig) -> None:
 
 
 async def check_contents(rig: Rig) -> None:
-    """What is committed is what was appended, byte for byte, with its epoch and its history."""
+    """A committed entry equals the appended one, byte for byte, with its epoch and its history."""
     listener, journal = Listener(rig), rig.journal
     appended: list[bytes] = []
     for number in range(1, 6):

@@ -14,28 +14,26 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import Block
+from millrace.core.cells import CursorCell, Kind, TakeoverCell
 from millrace.core.changes import Batch, Changes, Entry
-from millrace.core.codec import encode_cell
-from millrace.core.fold import Reader
+from millrace.core.format.block import Block
+from millrace.core.format.codec import encode_cell
+from millrace.core.format.seq_sets import pack_seqs
 from millrace.core.model import (
-    CursorCell,
+    CursorPosition,
     Death,
     Epoch,
     GroupId,
     History,
     Index,
-    Kind,
-    Message,
     Millis,
-    Position,
+    NewMessage,
     Row,
     ShardId,
-    TakeoverCell,
 )
-from millrace.core.seqs import pack_seqs
-from millrace.core.takeover import shared_seq
-from millrace.core.view import number_key
+from millrace.core.state.fold import Reader
+from millrace.core.state.histories import shared_seq
+from millrace.core.state.view import number_key
 from millrace.errors import Fatal
 from tests.support.contracts.compare_stores import readers_of, rows_of
 from tests.support.contracts.story import (
@@ -82,12 +80,15 @@ def check_batches_come_in_order(make: Make) -> None:
 def check_keys_name_the_newest_row(make: Make) -> None:
     """I6: de-duplication happens at commit; an older revision is never found again."""
     story = Story(make, keyed=True)
-    story.publish(*(Message(b"1", b"k%d" % at) for at in range(10)), Message(b"no key"))
+    story.publish(*(NewMessage(b"1", b"k%d" % at) for at in range(10)), NewMessage(b"no key"))
     story.compare()
     story.subject.disturb(0)
     died = {int(Death.SUPERSEDED): pack_seqs(BitMap64([1, 2, 3]))}
     story.publish(
-        Message(b"2", b"k0"), Message(None, b"k1"), Message(b"2", b"k2", (("h", b"v"),)), died=died
+        NewMessage(b"2", b"k0"),
+        NewMessage(None, b"k1"),
+        NewMessage(b"2", b"k2", (("h", b"v"),)),
+        died=died,
     )
     story.die(Death.SETTLED, 4, 5)
     assert story.subject.store.find(SHARD, [b"k0", b"k1", b"k3", b"kx"]) == [12, 13, 0, 0]
@@ -157,7 +158,7 @@ def check_kept_rows_wait_for_their_cursors(make: Make) -> None:
     story.subject.disturb(0)
     story.batch(passed=5)
     story.batch(passed=12, settled=pack_seqs(BitMap64([25])))
-    # A new cursor retains from the beginning: rows behind what was passed are kept again.
+    # A new cursor retains from the beginning: rows behind the passed ones are kept again.
     story.bodies(3)
     story.batch(settled=pack_seqs(BitMap64([22, 23])))
     story.compare()
@@ -168,14 +169,14 @@ def check_kept_rows_wait_for_their_cursors(make: Make) -> None:
 
 
 def check_stages(make: Make) -> None:
-    """Staged rows are invisible, then there at once, in the order in which they were staged."""
+    """Staged rows are invisible, then visible at once, in the order of staging."""
     story = Story(make, keyed=True)
-    story.publish(Message(b"old", b"a"), Message(b"old", b"b"))
-    story.stage("one", Message(b"1", b"a"), Message(None, b"c"))
-    story.stage("two", Message(b"x", b"x"))
-    story.stage("one", Message(b"2", b"d", (("n", b"v"),)))
+    story.publish(NewMessage(b"old", b"a"), NewMessage(b"old", b"b"))
+    story.stage("one", NewMessage(b"1", b"a"), NewMessage(None, b"c"))
+    story.stage("two", NewMessage(b"x", b"x"))
+    story.stage("one", NewMessage(b"2", b"d", (("n", b"v"),)))
     story.subject.disturb(4)
-    story.stage("one", Message(b"3", b"a"))
+    story.stage("one", NewMessage(b"3", b"a"))
     story.compare()
     story.subject.disturb(3)
     story.last += 4
@@ -194,10 +195,10 @@ def check_stages(make: Make) -> None:
 def check_a_key_of_a_stage_and_of_the_same_batch(make: Make) -> None:
     """Rows are folded in the order of their seqs, or the key would name the older one."""
     story = Story(make, keyed=True)
-    story.stage("s", Message(b"staged", b"k"))
+    story.stage("s", NewMessage(b"staged", b"k"))
     story.last += 1
     story.publish(
-        Message(b"later", b"k"),
+        NewMessage(b"later", b"k"),
         published=[("s", 1, 1)],
         died={int(Death.SUPERSEDED): pack_seqs(BitMap64([1]))},
         cells=[(int(Kind.STAGE), b"s", None)],
@@ -209,12 +210,12 @@ def check_a_key_of_a_stage_and_of_the_same_batch(make: Make) -> None:
 def check_purges(make: Make) -> None:
     """C3: a purge is one number, whatever it ends, and pins still show what it ended."""
     story = Story(make, keyed=True)
-    story.publish(*(Message(b"%d" % at, b"k%d" % at) for at in range(20)))
+    story.publish(*(NewMessage(b"%d" % at, b"k%d" % at) for at in range(20)))
     story.pin(1)
     story.batch(purged=15)
     story.compare()
     story.subject.disturb(4)
-    story.publish(Message(b"again", b"k3"))
+    story.publish(NewMessage(b"again", b"k3"))
     story.compare()
     story.unpin(1)
     story.compare()
@@ -227,7 +228,7 @@ def check_expiry(make: Make) -> None:
     """C3: retention ends all rows up to a seq, counts those that were live, and no pin misses
     them."""
     story = Story(make, keyed=True)
-    story.publish(*(Message(b"%d" % at, b"k%d" % at) for at in range(30)))
+    story.publish(*(NewMessage(b"%d" % at, b"k%d" % at) for at in range(30)))
     story.die(Death.SUPERSEDED, 2, 5, 20)
     story.subject.disturb(4)
     story.pin(1)
@@ -241,7 +242,7 @@ def check_expiry(make: Make) -> None:
     story.batch(expired=20)
     story.check_held(1)
     story.check_held(2)
-    story.publish(Message(b"again", b"k3"), expired=25)
+    story.publish(NewMessage(b"again", b"k3"), expired=25)
     story.compare()
     story.unpin(1)
     story.compare()
@@ -255,7 +256,7 @@ def check_expiry(make: Make) -> None:
 def check_dropped_shards_vanish(make: Make) -> None:
     """A shard that ended is gone at once, and does not come back while it is reclaimed."""
     story = Story(make, keyed=True)
-    story.publish(*(Message(b"%d" % at, b"k%d" % at) for at in range(20)))
+    story.publish(*(NewMessage(b"%d" % at, b"k%d" % at) for at in range(20)))
     story.subject.disturb(4)
     other = Batch(
         ShardId(2), Index(1), Millis(1), Changes(made=1, firsts=[1]), [Block.of_bodies([b"stays"])]
@@ -270,7 +271,7 @@ def check_dropped_shards_vanish(make: Make) -> None:
 
 
 def check_cells_of_any_size(make: Make) -> None:
-    """C2: what is too large for one value of the index is cut, and no part of it is left behind."""
+    """C2: a value above the limit of the index is split, and no part of it is left behind."""
     story = Story(make)
     lease = int(Kind.LEASE)
     for size in (100_000, 10, 2_000, 1_998, 0, 4_001):
@@ -312,7 +313,7 @@ def check_takeovers_are_written_down(make: Make) -> None:
     story = Story(make)
     for at in range(limits.HISTORIES_MAX + 8):
         story.history = History(b"%016d" % at)
-        cursor = CursorCell(1, False, Position(story.history, 1, 1, 1), 0)
+        cursor = CursorCell(1, False, CursorPosition(story.history, 1, 1, 1), 0)
         is_named = at in (1, 4)
         story.bodies(1)
         story.batch(
@@ -341,13 +342,15 @@ def check_takeovers_are_written_down(make: Make) -> None:
 def check_who_replaced_a_row(make: Make) -> None:
     """Only of a row that a newer revision ended is it said which one came after it."""
     story = Story(make, keyed=True)
-    story.publish(Message(b"1", b"settled"), Message(b"1", b"replaced"), Message(b"1", b"kept"))
+    story.publish(
+        NewMessage(b"1", b"settled"), NewMessage(b"1", b"replaced"), NewMessage(b"1", b"kept")
+    )
     story.pin(1)
     story.die(Death.SETTLED, 1)
     story.batch(settled=pack_seqs(BitMap64([3])))
     story.batch(passed=3)
     died = {int(Death.SUPERSEDED): pack_seqs(BitMap64([2]))}
-    story.publish(*(Message(b"2", key) for key in (b"settled", b"replaced", b"kept")), died=died)
+    story.publish(*(NewMessage(b"2", key) for key in (b"settled", b"replaced", b"kept")), died=died)
     for how in range(3):
         found = [story.subject.store.row(SHARD, seq) for seq in (1, 2, 3)]
         assert [row.live for row in found] == [False] * 3
@@ -375,7 +378,7 @@ def check_sparse_rows_survive(make: Make) -> None:
     story = Story(make, keyed=True)
     for _ in range(6):
         first = story.publish(
-            *(Message(b"x" * 500, b"k%d" % (story.last + at)) for at in range(50))
+            *(NewMessage(b"x" * 500, b"k%d" % (story.last + at)) for at in range(50))
         )
         story.subject.disturb(2)
         story.die(Death.SETTLED, *range(first + 1, first + 50))
@@ -390,7 +393,7 @@ def check_rows_that_wait_apart(make: Make) -> None:
     story = Story(make, keyed=True)
     for at in range(3):
         story.publish(
-            *(Message(b"x" * 100, b"%d" % key) for key in range(40 * at, 40 * at + 40)),
+            *(NewMessage(b"x" * 100, b"%d" % key) for key in range(40 * at, 40 * at + 40)),
             aside=pack_seqs(BitMap64(range(40 * at + 1, 40 * at + 41, 2))),
             cells=[(int(Kind.DUE), b"%d%03d" % (at, key), b"v" * 900 * at) for key in range(40)],
         )
@@ -401,7 +404,7 @@ def check_rows_that_wait_apart(make: Make) -> None:
     story.compare()
     story.unpin(1)
     story.batch(cells=[(int(Kind.DUE), b"0%03d" % key, None) for key in range(3, 40)])
-    # Those that come and go before others of them.
+    # Rows that come and go before others of them.
     story.batch(cells=[(int(Kind.READY), b"%03d" % key, b"v") for key in range(40)])
     story.batch(cells=[(int(Kind.READY), b"%03d" % key, None) for key in range(20)])
     story.check()

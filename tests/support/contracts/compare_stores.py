@@ -10,18 +10,19 @@ from typing import cast
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.core.block import SCHEMA
-from millrace.core.codec import decode_cell
-from millrace.core.fold import Reader
-from millrace.core.model import WINDOWED, GroupId, Kind, PinCell, Row, ShardId
-from millrace.core.view import number
+from millrace.core.cells import WINDOW_KINDS, Kind, PinCell
+from millrace.core.format.block import SCHEMA
+from millrace.core.format.codec import decode_cell
+from millrace.core.model import GroupId, Row, ShardId
+from millrace.core.state.fold import Reader
+from millrace.core.state.view import number
 from millrace.store.base import Store
 
 GROUP = GroupId(1)
-"""The commit group whose entries are told."""
+"""The commit group of all entries."""
 
 OUTLIVED_STEPS = 64
-"""Steps in which all rows of a shard are asked for that are older than some time, about."""
+"""Number of steps in which all rows older than some time are requested."""
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
@@ -39,7 +40,7 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
 
 
 def readers_of(store: Store, shard: ShardId) -> list[Reader]:
-    """Everyone who may look at a shard: as of now, and through each pin."""
+    """Return all readers of a shard: the present one, and one for each pin."""
     readers = [Reader(), Reader(retain=True)]
     for kind, key, value in store.cells(shard):
         if kind is Kind.PIN:
@@ -76,7 +77,7 @@ def compare(store: Store, model: Store, keys: Sequence[bytes] = ()) -> None:
             some = [key for _, key, _ in same[:: len(same) // 3 + 1]]
             # A window goes on just after the last key that it knows.
             starts = (b"", *some, *(key + b"\0" for key in some))
-            for start in starts if kind in WINDOWED else ():
+            for start in starts if kind in WINDOW_KINDS else ():
                 for limit in (1, 3, len(same) + 1):
                     found = [(key, value) for _, key, value in same if key >= start][:limit]
                     assert store.cells_from(shard, kind, start, limit) == found

@@ -5,9 +5,9 @@ committed, the test says; it also says when they are taken back or replaced, as 
 It writes what a Raft log would: entries, the commit point, term and vote. So it shows that the seam
 is wide enough for journals that come later, and drives the rules L1, L6, L7 and C1.
 
-Rule 1: only what is synced can be committed, and only what is not committed can be taken back.
-Rule 2: nobody is told of a rollback before it is synced: a crash would bring the entries back.
-Rule 3: where an entry lies, the suffix knows: it may have been appended again meanwhile.
+Rule 1: only synced entries can be committed, and only uncommitted ones can be rolled back.
+Rule 2: no rollback is reported before it is synced: a crash would bring the entries back.
+Rule 3: the suffix has the position of an entry: a rewrite may have changed it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, Full, MillraceError, Retry
 from millrace.journal.base import Committed, Dropped, Failed
-from millrace.journal.writer import LogWriter
-from millrace.wal.record import Position
+from millrace.journal.log_writer import LogWriter
+from millrace.wal.record import LogPosition
 
 _FACT = struct.Struct("<QQ")
 
 
 class Ballot(NamedTuple):
-    """What a member of a quorum must never forget."""
+    """Durable state of a member of a quorum."""
 
     term: int
     vote: int
@@ -97,9 +97,9 @@ class LateJournal:
     # --- What the test says ---------------------------------------------------------------------
 
     def commit(self, upto: int | None = None, *, is_written: bool = True) -> Index:
-        """Commit what is synced, up to an index, and tell; return the commit point.
+        """Commit the synced entries up to an index, and report them; return the commit point.
 
-        Nothing is committed during a rollback: it may be what is being taken back.
+        Nothing is committed during a rollback: it may be part of the rollback.
         `is_written`: the commit point goes into the log, with the next record. Without it a restart
         has to learn of it from elsewhere, unless a checkpoint has it.
         """
@@ -119,12 +119,12 @@ class LateJournal:
         return self._committed_index
 
     def void(self, after: int) -> asyncio.Future[None]:
-        """Take back the entries above this index; done when that is synced and told."""
+        """Roll back the entries above this index; done when that is synced and reported."""
         self._check_uncommitted(after)
         return self._note(EntryKind.VOID, Index(after))
 
     def replace(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
-        """Put these entries, of another leader, in the place of what is there from the first on.
+        """Replace the present entries, from the first index on, by these of another leader.
 
         They need not be synced together: each voids what it replaces, and all that came after it.
         """
@@ -149,7 +149,7 @@ class LateJournal:
         return Ballot(*_FACT.unpack(fact)) if fact else Ballot(0, 0)
 
     def resign(self, why: str = "another node decides for this queue now") -> None:
-        """Decide no more: whoever waits is told that the outcome is unknown."""
+        """Stop deciding: the outcome of waiting calls is unknown."""
         self._lose(Fatal(why))
 
     # --- Within ---------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class LateJournal:
         told: asyncio.Future[None] = self._loop.create_future()
         rolls_back = entry.kind in (EntryKind.VOID, EntryKind.DATA)
 
-        def synced(entry: Entry, position: Position) -> None:
+        def synced(entry: Entry, position: LogPosition) -> None:
             if rolls_back:
                 self._rolling_back -= 1
                 self._roll_back()
@@ -204,7 +204,7 @@ class LateJournal:
         return told
 
     def _roll_back(self) -> None:
-        """The log has less of the group than was accepted, or other entries."""
+        """The log has fewer entries of the group than were accepted, or others."""
         decided = [
             held.entry.index
             for held in self._suffixes.held(self.group)
@@ -222,7 +222,7 @@ class LateJournal:
                 if self._failed is not None:
                     self._failed(error)
             return
-        # What is in the log stays; only what was on its way to it is gone.
+        # Entries in the log stay; only those on their way to it are gone.
         last = self.last = self._suffixes.last(self.group)
         if self._accepted > last:
             self._accepted = last
@@ -230,5 +230,5 @@ class LateJournal:
                 self._dropped(Index(last + 1), error)
 
 
-def _nobody(entry: Entry, position: Position) -> None:
-    """That it is synced, the suffix knows; nobody is told before it is committed."""
+def _nobody(entry: Entry, position: LogPosition) -> None:
+    """The suffix knows that it is synced; no callback runs before it is committed."""

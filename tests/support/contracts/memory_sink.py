@@ -17,7 +17,7 @@ Line = dict[str, object]
 
 
 class Flow:
-    """What is known of one flow."""
+    """State of one flow."""
 
     def __init__(self) -> None:
         self.fence = 0
@@ -25,7 +25,7 @@ class Flow:
 
 
 class Table:
-    """Where the rows are."""
+    """The rows of the sink."""
 
     def __init__(self) -> None:
         self.flows: dict[str, Flow] = {}

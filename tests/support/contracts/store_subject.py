@@ -12,19 +12,19 @@ from typing import Protocol
 
 from millrace import limits
 from millrace.core.changes import Entry, EntryKind
-from millrace.core.codec import decode_entries, encode_entry
+from millrace.core.format.codec import decode_entries, encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.store.base import Store
 from millrace.store.cells import Cells
-from millrace.store.checkpoint import Frozen
-from millrace.store.disk import DiskStore
-from millrace.store.memory import MemoryCells
+from millrace.store.checkpoint import FrozenState
+from millrace.store.disk_store import DiskStore
+from millrace.store.memory_cells import MemoryCells
 from millrace.store.memory_store import MemoryStore
-from millrace.store.sealplan import SealPlan, SealResult
-from millrace.wal.files import Disk
+from millrace.store.seal import SealPlan, SealResult
+from millrace.wal.disk import Disk
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.write_ahead_log import Log
+from millrace.wal.write_ahead_log import WriteAheadLog
 from tests.support.simulator.disk import SimDisk
 
 SEGMENT_BYTES = 512 * 1024
@@ -85,14 +85,14 @@ class DiskSubject:
         )
         self._chance = random.Random(seed)
         self.store: DiskStore
-        self.log: Log
+        self.log: WriteAheadLog
         self.open()
 
     # --- Life ------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open log and store as a node does: index, replay, attach, fold."""
-        self._frozen: Frozen | None = None
+        self._frozen: FrozenState | None = None
         self._is_written = False
         self._plan: SealPlan | None = None
         self._result: SealResult | None = None
@@ -104,7 +104,7 @@ class DiskSubject:
         records = [
             (entry, position) for position, payload in replay for entry in decode_entries(payload)
         ]
-        self.log = Log.open(replay, self._shape, chance=self._chance.randbytes)
+        self.log = WriteAheadLog.open(replay, self._shape, chance=self._chance.randbytes)
         self.store.attach(self.log)
         for entry, position in records:
             if entry.kind is EntryKind.DATA:
@@ -128,7 +128,7 @@ class DiskSubject:
         self.store.fold(entry, position)
 
     def checkpoint(self) -> None:
-        """Bring the index up to the log, and recycle what is no longer needed."""
+        """Checkpoint the whole log, and recycle segments that are no longer needed."""
         self.settle()
         for _ in range(3):
             self.step_checkpoint()
@@ -165,7 +165,7 @@ class DiskSubject:
             self._plan = self._result = None
 
     def settle(self) -> None:
-        """End what was begun."""
+        """Finish the started work."""
         while self._plan is not None:
             self.step_seal()
         while self._frozen is not None:
@@ -221,7 +221,7 @@ class DiskSubject:
         self.reopen()
 
     def half_seal(self) -> None:
-        """Copy rows, and lose the process before anyone is told where they are."""
+        """Copy rows, and lose the process before their new locations are applied."""
         self.settle()
         self.step_seal()
         if self._plan is not None:

@@ -1,4 +1,4 @@
-"""A story: batches of one shard, told to a store and to the naive one."""
+"""A story: the same batches of one shard for a store and for the reference store."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from collections.abc import Callable, Sequence
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core.block import Block
+from millrace.core.cells import Kind, PinCell, StageCell, TakeoverCell
 from millrace.core.changes import Batch, Changes, Entry
-from millrace.core.codec import decode_cell, encode_cell
+from millrace.core.format.block import Block
+from millrace.core.format.codec import decode_cell, encode_cell
+from millrace.core.format.seq_sets import pack_seqs
 from millrace.core.model import (
     Death,
     Epoch,
     History,
     Index,
-    Kind,
-    Message,
     Millis,
-    PinCell,
+    NewMessage,
     ShardId,
-    TakeoverCell,
 )
-from millrace.core.seqs import pack_seqs
-from millrace.core.stage_cells import StageCell
-from millrace.core.view import number_key
+from millrace.core.state.view import number_key
 from millrace.store.memory_store import MemoryStore
 from tests.support.contracts.compare_stores import GROUP, compare
 from tests.support.contracts.store_subject import Subject
@@ -38,7 +35,7 @@ SHARD = ShardId(1)
 
 
 class Story:
-    """Tells batches of one shard to a subject and to the naive store."""
+    """Feeds batches of one shard to a subject and to the reference store."""
 
     def __init__(self, make: Make, *, keyed: bool = False) -> None:
         self.subject = make()
@@ -56,7 +53,7 @@ class Story:
         return Entry(GROUP, Epoch(1), Index(self.entries), self.history, list(batches))
 
     def batch(self, blocks: Sequence[Block] = (), **changes: object) -> None:
-        """Tell one batch; named changes are those of `Changes`."""
+        """Feed one batch; named changes are those of `Changes`."""
         self.index += 1
         self.now += 1000
         made = msgspec.structs.replace(Changes(), **changes)
@@ -67,7 +64,7 @@ class Story:
         self.subject.feed(entry)
         self.model.fold(entry, None)
 
-    def publish(self, *messages: Message, **changes: object) -> int:
+    def publish(self, *messages: NewMessage, **changes: object) -> int:
         """Rows, and what else happens in their batch; returns the first seq."""
         first = self.last + 1
         self.last += len(messages)
@@ -76,7 +73,7 @@ class Story:
         return first
 
     def bodies(self, count: int, size: int = 10) -> int:
-        return self.publish(*(Message(b"%05d" % at * (size // 5)) for at in range(count)))
+        return self.publish(*(NewMessage(b"%05d" % at * (size // 5)) for at in range(count)))
 
     def die(self, why: Death, *seqs: int) -> None:
         self.batch(died={int(why): pack_seqs(BitMap64(seqs))})
@@ -88,7 +85,7 @@ class Story:
     def unpin(self, pin: int) -> None:
         self.batch(unpinned=[pin], cells=[(int(Kind.PIN), number_key(pin), None)])
 
-    def stage(self, name: str, *messages: Message) -> None:
+    def stage(self, name: str, *messages: NewMessage) -> None:
         self.keys |= {message.key for message in messages if message.key is not None}
         cell = encode_cell(StageCell(len(messages), 0, 0))
         self.batch(

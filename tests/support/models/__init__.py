@@ -1,1 +1,1 @@
-"""Naive models: what a queue means, in lists and dictionaries."""
+"""Naive models of queues, in lists and dictionaries."""

@@ -1,7 +1,7 @@
 """A commit group in one thread, on virtual time: the shipped core over the memory store.
 
-It does what a host and a journal do, one step at a time and when told so: decide, commit later,
-crash in between, take over under another history. Every batch goes through its bytes.
+It does the work of a commit loop and a journal, one step at a time and on request: decide, commit
+later, crash in between, take over under another history. Every batch is encoded and decoded.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from millrace.core import age
+from millrace.core import ticks
+from millrace.core.cells import VIEW_KINDS, Kind
 from millrace.core.changes import Entry
-from millrace.core.codec import decode_entries, encode_entry
-from millrace.core.commands import Command, Found, Need
+from millrace.core.commands import Command, InitCatalog
 from millrace.core.decide import Answer, decide, learn
-from millrace.core.desk import Desk
-from millrace.core.fold import Reader
-from millrace.core.lease_state import LeaseState
+from millrace.core.format.codec import decode_entries, encode_entry
 from millrace.core.model import (
     CATALOG,
     NEVER_MS,
-    VIEWED,
     Epoch,
     GroupId,
     History,
     Index,
-    Kind,
     Millis,
     ShardId,
 )
-from millrace.core.view import View, number_key
-from millrace.core.waiting import Waiting, load
+from millrace.core.needs import Need
+from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.deferred_cells import DeferredMessages, load
+from millrace.core.state.fold import Reader
+from millrace.core.state.lease_state import LeaseState
+from millrace.core.state.view import View, number_key
 from millrace.errors import Refused, Retry
 from millrace.store.memory_store import MemoryStore
 from tests.support.checkers.group_cells import check_groups
@@ -46,7 +46,7 @@ NEEDS_MAX = 10_000
 
 
 _LONG_MS = 10 * 365 * 86_400_000
-"""After so long everything that goes by age is due."""
+"""A time after which everything has expired by age."""
 
 
 class Group:
@@ -62,7 +62,7 @@ class Group:
         self.log: list[bytes] = []
         """Every committed entry, as bytes."""
         self._views: dict[ShardId, View] = {CATALOG: View(CATALOG, self.epoch, self.history)}
-        self.ask((CATALOG, Found(SECRET)))
+        self.ask((CATALOG, InitCatalog(SECRET)))
 
     def view(self, shard: ShardId) -> View | None:
         """The shard's view, loaded when it is first asked for."""
@@ -78,15 +78,15 @@ class Group:
         meta = self.store.meta(shard)
         if meta is None:
             return None
-        cells = (cell for kind in VIEWED for cell in self.store.cells(shard, kind))
+        cells = (cell for kind in VIEW_KINDS for cell in self.store.cells(shard, kind))
         return View.load(shard, self.epoch, self.history, meta, cells)
 
     def ask(self, *commands: tuple[ShardId, Command]) -> list[Result]:
         """Decide these commands as one entry; it is committed at once unless `hold` is set."""
-        desk = Desk(self.view, Millis(self.now))
-        answers = [self._decide(desk, shard, command) for shard, command in commands]
-        drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
-        for draft in desk.drafts.values():
+        context = BatchContext(self.view, Millis(self.now))
+        answers = [self._decide(context, shard, command) for shard, command in commands]
+        drafts = [draft for draft in context.drafts.values() if not draft.empty()]
+        for draft in context.drafts.values():
             draft.view.facts.clear()
             self._views.setdefault(draft.view.shard, draft.view)
         if drafts:
@@ -98,15 +98,15 @@ class Group:
             self.fold()
         return answers
 
-    def _decide(self, desk: Desk, shard: ShardId, command: Command) -> Result:
+    def _decide(self, context: BatchContext, shard: ShardId, command: Command) -> Result:
         told: set[Need] = set()
         for _ in range(NEEDS_MAX):
-            result = decide(desk, shard, command)
+            result = decide(context, shard, command)
             if not isinstance(result, Need):
                 return result
             assert result not in told, f"{command} needs the same twice: {result}"
             told.add(result)
-            draft = desk.draft(result.shard)
+            draft = context.draft(result.shard)
             assert draft is not None
             learn(draft, result, self.store)
         raise AssertionError(f"{command} needs more and more")
@@ -128,7 +128,7 @@ class Group:
         return [entry for data in self.log for entry in decode_entries(memoryview(data))]
 
     def crash(self) -> None:
-        """What was not committed is lost, and every view with it."""
+        """Lose all uncommitted batches and all views."""
         self.pending.clear()
         self._views.clear()
         self.epoch = Epoch(self.epoch + 1)
@@ -144,7 +144,7 @@ class Group:
                 self.store.fold(entry, None)
 
     def check(self) -> None:
-        """What the decider keeps ahead is what is loaded from the folded cells; rows add up."""
+        """Check that the decider's memory equals the folded cells, and that the rows add up."""
         assert not self.pending
         for shard, view in self._views.items():
             loaded = self.loaded(shard)
@@ -168,8 +168,8 @@ class Group:
 
         And where a tick will ever be due, the queue does not rest.
         """
-        is_resting = not age.may_age(view)
-        assert not (is_resting and age.tick_due(view, self.now + _LONG_MS)), "no tick will come"
+        is_resting = not ticks.may_age(view)
+        assert not (is_resting and ticks.tick_due(view, self.now + _LONG_MS)), "no tick will come"
         if view.spec.ttl_ms:
             live = self.seqs(view.shard, Reader()) - view.deletes.seqs
             rows = self.store.rows(view.shard, live)
@@ -179,11 +179,12 @@ class Group:
             assert view.eldest_ms <= min(times, default=view.eldest_ms), "an older one is there"
 
     def _check_aside(self, view: View) -> None:
-        """The windows show what is stored, and who waits apart waits in one place."""
+        """Check that windows show the stored cells, and that each deferred message is in one
+        cell."""
         waiting = BitMap64()
         era = number_key(view.pointers.era)
         for kind in (Kind.DUE, Kind.READY):
-            cells: dict[bytes, Waiting] = {}
+            cells: dict[bytes, DeferredMessages] = {}
             for _, key, value in self.store.cells(view.shard, kind):
                 assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
                 if key >= era:
@@ -296,7 +297,7 @@ def _lease_facts(lease: LeaseState) -> tuple[object, ...]:
 
 
 def check_derived(view: View) -> None:
-    """What a view derives agrees with what it is derived from, and nothing is left behind."""
+    """Check that derived state of a view agrees with its sources, and is complete."""
     held: dict[int, int] = {}
     for lease in view.leases.values():
         doomed = BitMap64(lease.doomed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tests.support.models.parts import ModelCursor, ModelPin, ModelRow
 
 Answer = object
-"""What is compared with the core's answer, in the plain form that `check` makes of that one."""
+"""The plain form in which answers are compared, as `check` makes it of the core's answer."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ class ModelFollowers:
         return (cursor.pin, place, boundary)
 
     def _shows_all(self, pin: ModelPin, cursor: ModelCursor) -> bool:
-        """Whether a pin of another cursor shows what one taken now would show."""
+        """Return True if a pin of another cursor shows the same as a new one would."""
         if not pin.cursor or pin.retain != cursor.retain:
             return False
         if pin.rows is None:
@@ -110,7 +110,7 @@ class ModelFollowers:
         cursor.pin = 0
 
     def readers(self, pin: int) -> int:
-        """How many cursors read it."""
+        """Return the number of cursors that read it."""
         return sum(cursor.pin == pin for cursor in self.cursors.values()) if pin else 0
 
     def commit(self, name: str, cursor_id: int, seq: int, start: int, end: int) -> Answer:

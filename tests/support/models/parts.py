@@ -1,4 +1,4 @@
-"""What the naive model of a shard is made of."""
+"""Parts of the naive model of a shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Answered = tuple[int | None, int]
 
 @dataclass
 class ModelRow:
-    """A message and what became of it."""
+    """A message and its state."""
 
     seq: int
     key: bytes | None
@@ -30,14 +30,14 @@ class ModelRow:
 
 @dataclass
 class ModelLease:
-    """A lease call: what became of each of its messages."""
+    """A lease call, with the state of each of its messages."""
 
     token: int
     """Unlike lease ids, never given twice, whatever a takeover loses."""
     seqs: dict[int, str]
     """open, freed, doomed, buried, settled, overtaken, superseded, purged."""
     deadlines: dict[int, int]
-    """Of what was given back: when it is ready again."""
+    """For released messages: when they are ready again."""
     ended: int = 0
     discarded: set[int] = field(default_factory=set)
 
@@ -66,7 +66,7 @@ class ModelPin:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a queue says about failures."""
+    """The settings of a queue about failures."""
 
     max_failures: int = 0
     max_deliveries: int = 0

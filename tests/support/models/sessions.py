@@ -1,17 +1,17 @@
-"""The naive model of a shard with sessions: who holds what, by a list of all deliveries."""
+"""The naive model of a shard with sessions: a list of all deliveries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millrace.core.model import NEVER_MS, Message
+from millrace.core.model import NEVER_MS, NewMessage
 from tests.support.models.followers import Answer
 from tests.support.models.shard import Model
 
 
 @dataclass
 class ModelSession:
-    """A session: what it was handed, and who speaks for it."""
+    """A session: its deliveries and its claim."""
 
     token: int
     """Unlike its id, never given twice, whatever a takeover loses."""
@@ -52,7 +52,7 @@ class SessionModel(Model):
         return (number, session.credit, len(session.deliveries))
 
     def replace(
-        self, lease_id: int, token: int, seq: int, message: Message, lease_ms: int, new: int
+        self, lease_id: int, token: int, seq: int, message: NewMessage, lease_ms: int, new: int
     ) -> Answer:
         """Not what a session was handed: its deliveries would end without being settled."""
         is_theirs = any(
@@ -74,7 +74,7 @@ class SessionModel(Model):
         return "Suspected" if session.suspected or session.epoch != self.epoch else session
 
     def held(self, session: ModelSession, expected: int = 0) -> dict[int, tuple[int, int]]:
-        """Number → lease and seq, of what was handed out and is neither settled nor given back."""
+        """Return number → lease and seq, of deliveries that are neither settled nor released."""
         found = {}
         for number, (lease, seq) in enumerate(session.deliveries):
             known = self.leases.get(lease)

@@ -1,8 +1,8 @@
-"""The naive model of a shard: what a queue means, in lists and dictionaries.
+"""The naive model of a shard, in lists and dictionaries.
 
-It shares no rule with the core, only its words. It knows no cells, windows, layers or intervals:
-each question is answered by looking at all rows. Where a command is answered by several seqs or
-errors, the model gives the names of the errors.
+It shares no rule with the core, only its words. It has no cells, windows, layers or intervals: each
+query scans all rows. For commands that are answered by several seqs or errors, the model gives the
+names of the errors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from millrace.core import bounds
-from millrace.core.model import Message
+from millrace.core.model import NewMessage
 from tests.support.models.followers import Answer, ModelFollowers
 from tests.support.models.parts import (
     Answered,
@@ -28,7 +28,7 @@ class Model(ModelFollowers):
 
     leases: dict[int, ModelLease] = field(default_factory=dict)
     producers: dict[str, tuple[int, dict[int, Answered]]] = field(default_factory=dict)
-    stages: dict[str, list[Message]] = field(default_factory=dict)
+    stages: dict[str, list[NewMessage]] = field(default_factory=dict)
     ended_stages: set[str] = field(default_factory=set)
     lease_id: int = 0
     limits: Limits = field(default_factory=Limits)
@@ -54,14 +54,15 @@ class Model(ModelFollowers):
 
     def publish(
         self,
-        messages: list[Message],
+        messages: list[NewMessage],
         producer: str = "",
         number: int = 0,
         ids: Sequence[str | None] = (),
     ) -> Answer:
         """Append them, unless the number was used before; dense producers only.
 
-        A message whose id was used lately is left out, and answered by the first one's seq.
+        A message whose id was used within the window is left out, and answered by the first one's
+        seq.
         """
         last, answers = self.producers.get(producer, (0, {}))
         if producer:
@@ -86,7 +87,7 @@ class Model(ModelFollowers):
             self.producers[producer] = (number, {**answers, number: told})
         return answer
 
-    def _append_once(self, message: Message, one: str | None) -> int:
+    def _append_once(self, message: NewMessage, one: str | None) -> int:
         seq, until = self.used.get(one or "", (0, 0))
         if until > self.now:
             return seq
@@ -95,7 +96,7 @@ class Model(ModelFollowers):
             self.used[one] = (self.last, self.now + self.dedup_ms)
         return self.last
 
-    def _append(self, message: Message) -> None:
+    def _append(self, message: NewMessage) -> None:
         if self.keyed and message.key is not None:
             for row in self.rows.values():
                 if row.key == message.key and row.state in ("live", "kept"):
@@ -115,7 +116,7 @@ class Model(ModelFollowers):
         if not {"open", "freed", "doomed"} & set(lease.seqs.values()):
             lease.ended = self.now
 
-    def stage(self, name: str, messages: list[Message]) -> Answer:
+    def stage(self, name: str, messages: list[NewMessage]) -> Answer:
         if name in self.ended_stages:
             return "Retry"
         if any(m.body is None and (m.key is None or not self.keyed) for m in messages):
@@ -139,9 +140,9 @@ class Model(ModelFollowers):
     # --- Work ---------------------------------------------------------------------------------
 
     def lease(self, count: int, lease_ms: int, token: int, attempt: str = "") -> Answer:
-        """What was given back or ran out first, then what was never delivered, both by seq.
+        """Lease released and expired messages first, then undelivered ones, both by seq.
 
-        A call that is made again is answered as before, while nothing became of its messages.
+        A repeated call is answered as before, as long as its messages are unchanged.
         """
         before, at, until = self.attempts.get(attempt, (0, 0, 0))
         known = self.leases.get(before)
@@ -183,7 +184,7 @@ class Model(ModelFollowers):
         return {row.seq: (row.deliveries, row.failures) for row in taken}
 
     def _held(self) -> int:
-        """How many are with workers."""
+        """Return the number of messages in flight."""
         holds = [(self.leases[row.lease], row.seq) for row in self.rows.values() if row.lease]
         return sum(
             lease.seqs[seq] in ("open", "freed") and lease.deadlines[seq] > self.now
@@ -333,7 +334,7 @@ class Model(ModelFollowers):
         return out
 
     def replace(
-        self, lease_id: int, token: int, seq: int, message: Message, lease_ms: int, new: int
+        self, lease_id: int, token: int, seq: int, message: NewMessage, lease_ms: int, new: int
     ) -> Answer:
         """Settle one, and publish and hold its successor; `new` is the token of its lease."""
         if self.log:
@@ -369,7 +370,7 @@ class Model(ModelFollowers):
         return self.last
 
     def rewind(self, start: int) -> Answer:
-        """`start` is the first seq to be handed out, -1 for the end."""
+        """Rewind to `start`, the first seq to deliver, -1 for the end."""
         if not self.log:
             return "Invalid"
         start = self.last + 1 if start < 0 else start
@@ -418,5 +419,5 @@ class Model(ModelFollowers):
 
 
 def _turn(row: ModelRow) -> tuple[bool, int]:
-    """What was handed out before comes first, each by seq."""
+    """Return the sort key of delivery: delivered before first, each by seq."""
     return (not row.lease, row.seq)

@@ -6,7 +6,7 @@ goes on unharmed. Damage in the log refuses the folder. Damage in a sealed file 
 that it holds, and nothing else: all other shards are served, and sealing goes on.
 
 One place is left out: the last record, if nothing after it proves that it was whole, be it the mark
-of the end. Damage to it cannot be told from a torn write.
+of the end. Damage to it cannot be distinguished from a torn write.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from millrace.client.millrace import Millrace
 from millrace.core.model import ShardId
 from millrace.errors import Corrupt, DiskFailed, MillraceError
 from millrace.node import Node, Ports
-from millrace.store.memory import MemoryCells
-from millrace.store.place import RELATIVE
+from millrace.store.memory_cells import MemoryCells
+from millrace.store.row_location import RELATIVE
 from millrace.store.sealed import FOLDER as SEALED
-from millrace.store.sealed import file_number, read_lines
+from millrace.store.sealed import file_number, read_footer
 from tests.support.checkers.ledger import LedgerDisk
 from tests.support.simulator.clock import SimClock
 from tests.support.simulator.disk import SimDisk
 from tests.support.simulator.event_loop import SimLoop
-from tests.support.simulator.io_threads import Pace, SimLane, Steps
+from tests.support.simulator.io_threads import IoDelay, SimIoThread, SteppedThreads
 from tests.support.simulator.machine import Machine
 
 FOLDERS = ["log", SEALED]
@@ -37,11 +37,11 @@ BAD_SECTORS = 0.2
 """How often a sector cannot be read, instead of a bit being turned over. Maps do not know of it."""
 
 REST_SECONDS = 5.0
-"""What the keeper gets to come upon the damage."""
+"""What the checkpointer gets to come upon the damage."""
 
 
 def flip_bits(machine: Machine, chance: random.Random, count: int) -> list[str]:
-    """Try so many flips; return what was wrong."""
+    """Try `count` flips; return the findings."""
     found: list[str] = []
     for _ in range(count):
         found += _flip(machine, chance)
@@ -84,7 +84,7 @@ def _damaged_by(disk: SimDisk, name: str, offset: int) -> set[ShardId] | None:
     if folder != SEALED or number is None:
         return None
     found: set[ShardId] = set()
-    for line in read_lines(disk, number):
+    for line in read_footer(disk, number):
         if line.offset <= offset < line.offset + line.length:
             if line.flags & RELATIVE:
                 # Staged rows: if they were published since, replay needs their keys.
@@ -113,7 +113,7 @@ def _open(
     ports = Ports(
         disk=LedgerDisk(disk, ledger),
         cells=lambda: MemoryCells(machine.image),
-        lane=lambda name: SimLane(name, Pace(0.0, 0.0, 0.0), chance, Steps()),
+        io_thread=lambda name: SimIoThread(name, IoDelay(0.0, 0.0, 0.0), chance, SteppedThreads()),
         now_ms=clock.now_ms,
         chance=chance.randbytes,
         sleep=lambda seconds: None,
@@ -124,7 +124,7 @@ def _open(
         refused: set[ShardId] = set()
         found = ledger.compare(node.store, None if damaged is None else refused)
         if damaged is not None:
-            await node.keeper.seal_all()
+            await node.checkpointer.seal_all()
             await asyncio.sleep(REST_SECONDS)
             found += ledger.compare(node.store, refused)
             found += [f"{shard} was refused for others" for shard in sorted(refused - damaged)]

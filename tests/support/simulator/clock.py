@@ -22,7 +22,7 @@ class SimClock:
         self._highest_ms = BEGIN_MS
 
     def now_ms(self) -> int:
-        """What the wall clock shows."""
+        """Return the time of the wall clock in ms."""
         return BEGIN_MS + round(self.seconds * 1000) + self.offset_ms
 
     def jump(self, delta_ms: int) -> None:

@@ -1,14 +1,14 @@
 """A disk in memory that loses, tears and refuses what a real one may.
 
-Rule 1: what was not synced may be lost. A write stays pending until its file is synced, a name
-until its folder is. A crash keeps, loses or tears each pending write on its own, and keeps only the
-first so many of the pending changes of names.
+Rule 1: unsynced writes may be lost. A write stays pending until its file is synced, a name
+until its folder is. A crash keeps, loses or tears each pending write on its own, and keeps only a
+prefix of the pending changes of names.
 Rule 2: a killed process loses nothing: `kill` keeps the page cache, `crash` is a power failure.
 Rule 3: after a failed sync the pages count as clean: a later sync does not write them.
 Rule 4: chance comes from the given source alone, and nothing depends on hashes: the same source and
 the same calls give the same disk.
 
-It keeps the promises of `millrace.wal.files.Disk` and raises the same errors.
+It keeps the promises of `millrace.wal.disk.Disk` and raises the same errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from millrace import errors
-from millrace.wal.files import File, Lock
+from millrace.wal.disk import File, Lock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -30,7 +30,7 @@ PAGE_BYTES = 4096
 """What the kernel hands to a device at once."""
 
 ENDLESS_BYTES = 1 << 50
-"""What is free on a disk without a budget."""
+"""Free bytes on a disk without a budget."""
 
 
 class Crashed(BaseException):
@@ -46,7 +46,7 @@ class Effect(NamedTuple):
 
 
 class _Node:
-    """A file or a folder, apart from its names."""
+    """A file or a folder, without its names."""
 
     def __init__(self, number: int, *, is_folder: bool = False) -> None:
         self.number = number
@@ -106,7 +106,7 @@ class SimDisk:
         self.hook = hook
         """Called before every effect; it may raise `Crashed`."""
         self.effects = 0
-        """Effects so far: writes, syncs and changes of names."""
+        """Number of effects: writes, syncs and changes of names."""
         self.fail_sync_in: int | None = None
         """1: the next sync of a file fails, 2: the one after it, and so on."""
         self.sync_finds_no_room = False
@@ -125,7 +125,7 @@ class SimDisk:
     # --- Faults ------------------------------------------------------------------------------
 
     def crash(self) -> SimDisk:
-        """Cut the power; return the disk as it is found afterwards. This one is over."""
+        """Cut the power; return the disk as found afterwards, and end this one."""
         self._is_over = True
         names = dict(self._durable_names)
         for change in self._pending[: self.chance.randint(0, len(self._pending))]:
@@ -147,9 +147,9 @@ class SimDisk:
         return found
 
     def kill(self) -> SimDisk:
-        """Kill the process: the page cache stays, and with it what was never synced.
+        """Kill the process: the page cache stays, with all unsynced writes.
 
-        Pages whose sync failed may meanwhile have been dropped from the cache.
+        Pages whose sync failed may have been dropped from the cache.
         """
         self._is_over = True
         found = SimDisk(self.chance, budget_bytes=self.budget_bytes)
@@ -343,7 +343,7 @@ class SimDisk:
 
 
 class SimFile:
-    """An open file of a `SimDisk`; see `millrace.wal.files.File`."""
+    """An open file of a `SimDisk`; see `millrace.wal.disk.File`."""
 
     def __init__(self, disk: SimDisk, node: _Node, name: str) -> None:
         self._disk = disk

@@ -1,12 +1,12 @@
 """An event loop on virtual time, in one thread: asyncio without a selector.
 
-Rule 1: callbacks run in the order in which they became ready, timers in the order of their times.
+Rule 1: callbacks run in the order of becoming ready, timers in the order of their times.
 Nothing depends on hashes, addresses or real time.
-Rule 2: when nothing is ready, time jumps to the next timer. When there is none either, whoever
-waits would wait for ever: `run` raises `Stuck`.
+Rule 2: when nothing is ready, time jumps to the next timer. If there is no timer, the
+waiting tasks are deadlocked: `run` raises `Stuck`.
 Rule 3: `halt` ends everything after the present callback: a machine that lost its power finishes
-nothing. What the tasks would still do while they are taken apart must not reach the world: that is
-for the ports to see to.
+nothing. The effects of tasks during their teardown must not reach the world: the ports ensure
+that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IDLE_EVENTS_MAX = 2_000_000
 
 
 class Stuck(Exception):
-    """Nothing is ready and nobody set a timer: what is awaited never comes."""
+    """Deadlock: nothing is ready, no timer is set, but a future is awaited."""
 
 
 class Halted(Exception):
@@ -120,7 +120,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- The end -------------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """Take apart what a halted process left: in order, so that a seed replays it."""
+        """Tear down the tasks of a halted process, in order, so that a seed replays it."""
         self._is_halted = True
         self._ready.clear()
         self._scheduled.clear()
@@ -164,6 +164,6 @@ def _close(coroutine: Any) -> None:
         try:
             coroutine.close()
         except (RuntimeError, Crashed):
-            # It awaited something while it was being closed, or touched a disk that is no more.
+            # It awaited something while it was being closed, or touched a disk that is gone.
             continue
         return

@@ -1,9 +1,9 @@
-"""Lanes of the simulator: blocking work, at a later virtual time, while nobody else runs.
+"""I/O threads of the simulator: run blocking work at a later virtual time, one piece at a time.
 
-A piece of work runs whole on the loop's thread; or in steps, from one effect to the next, so that
-the engine and other lanes come in between. A stepped piece has a thread of its own, but only for
-its stack: it runs while the loop's thread waits for it, and waits otherwise. So there is never more
-than one thread that moves, and a seed replays everything.
+Work runs as a whole on the loop's thread, or in steps, from one effect to the next, interleaved
+with the engine and other I/O threads. Stepped work has a thread of its own, but only for its stack:
+it runs while the loop's thread waits for it, and waits otherwise. So only one thread runs at any
+time, and a seed replays everything.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from tests.support.simulator.disk import Crashed
 T = TypeVar("T")
 
 
-class Pace(NamedTuple):
-    """How long a lane takes, in seconds of virtual time."""
+class IoDelay(NamedTuple):
+    """Distribution of delays of an I/O thread, in seconds of virtual time."""
 
     usual: float
     slow: float
     slow_share: float
-    """How often it is slow."""
+    """Share of slow calls."""
     is_stepped: bool = False
-    """Whether others come in between the effects of one piece of work."""
+    """True if work is interleaved with other threads between its effects."""
 
     def delay(self, chance: random.Random) -> float:
         mean = self.slow if chance.random() < self.slow_share else self.usual
         return chance.expovariate(1 / mean) if mean else 0.0
 
 
-class Steps:
-    """The lanes of one life whose work is done in steps."""
+class SteppedThreads:
+    """The stepped I/O threads of one life."""
 
     def __init__(self) -> None:
         self._here = threading.local()
-        self._walkers: list[Walker] = []
+        self._walkers: list[SteppedThread] = []
 
-    def walker(self) -> Walker:
-        """One who stands still and has nothing to do."""
-        walker = Walker(self._here)
+    def walker(self) -> SteppedThread:
+        """Return a new idle thread."""
+        walker = SteppedThread(self._here)
         self._walkers.append(walker)
         return walker
 
     def pause(self) -> None:
-        """Called before each effect: stand still here, if this is done in steps."""
-        walker: Walker | None = getattr(self._here, "walker", None)
+        """Suspend stepped work; called before each effect."""
+        walker: SteppedThread | None = getattr(self._here, "walker", None)
         if walker is not None:
             walker.pause()
 
     def end(self) -> None:
-        """The process is gone: what stands still goes no further."""
+        """End all threads: the process is gone."""
         for walker in self._walkers:
             walker.end()
         self._walkers.clear()
 
 
-class Walker:
-    """A thread that moves only while whoever calls `step` waits for it."""
+class SteppedThread:
+    """A thread that runs only while the caller of `step` waits for it."""
 
     def __init__(self, here: threading.local) -> None:
         self._here = here
@@ -75,27 +75,27 @@ class Walker:
         self._thread.start()
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Do this from the next step on."""
+        """Set the work for the next steps."""
         self._work = work
 
     def step(self) -> bool:
-        """Let it go on to its next effect; tells whether the work is done."""
+        """Resume it until its next effect; return True if the work is done."""
         if self._is_ending:
-            # The process is gone, and with it what was still to be done.
+            # The process is gone, and with it all remaining work.
             return True
         self._go.release()
         self._stopped.acquire()
         return self._work is None
 
     def pause(self) -> None:
-        """Stand still until the next step; on the thread itself."""
+        """Wait for the next step; called on the thread itself."""
         self._stopped.release()
         self._go.acquire()
         if self._is_ending:
             raise Crashed
 
     def end(self) -> None:
-        """End the work where it stands, and the thread."""
+        """Abort the work, and end the thread."""
         self._is_ending = True
         while self._thread.is_alive():
             self._go.release()
@@ -114,10 +114,12 @@ class Walker:
             self._go.acquire()
 
 
-class SimLane:
-    """Runs work in the order of submission, one piece at a time, each after a delay by chance."""
+class SimIoThread:
+    """Runs work in the order of submission, each after a random delay."""
 
-    def __init__(self, name: str, pace: Pace, chance: random.Random, steps: Steps) -> None:
+    def __init__(
+        self, name: str, pace: IoDelay, chance: random.Random, steps: SteppedThreads
+    ) -> None:
         self.name = name
         self._pace = pace
         self._chance = chance
@@ -155,7 +157,7 @@ class SimLane:
             self._loop.call_later(self._pace.delay(self._chance), self._next)
 
     def _move(self) -> None:
-        """Go on with the work that has begun, or begin the next."""
+        """Continue the current work, or begin the next."""
         walker = self._walker
         if self._waiting and not self._is_walking:
             work = self._waiting.popleft()

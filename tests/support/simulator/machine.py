@@ -1,4 +1,4 @@
-"""The simulated machine: disk, index, clock and lanes, and what goes wrong with them.
+"""The simulated machine: disk, index, clock and I/O threads, and their faults.
 
 Rule 1: everything that goes wrong is drawn from the seed, each kind from a source of its own, so
 that a change in one does not shift the others.
@@ -19,17 +19,17 @@ from millrace.errors import MillraceError
 from millrace.node import LOCAL, Ports
 from millrace.settings import Settings
 from millrace.store.cells import Writes
-from millrace.store.memory import Image, MemoryCells, Room
+from millrace.store.memory_cells import Image, MemoryCells, Room
 from tests.support.checkers.history import History
 from tests.support.checkers.ledger import Ledger, LedgerDisk
 from tests.support.simulator.clock import SimClock
 from tests.support.simulator.disk import Crashed, Effect, SimDisk
 from tests.support.simulator.event_loop import SimLoop
-from tests.support.simulator.io_threads import Pace, SimLane, Steps
+from tests.support.simulator.io_threads import IoDelay, SimIoThread, SteppedThreads
 
 
 class Fault(Enum):
-    """What may go wrong in a run; each run draws its own subset."""
+    """Faults that a run may inject; each run draws its own subset."""
 
     CRASH = "crash"
     CRASH_AGAIN = "crash again"
@@ -51,11 +51,11 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a run is set up."""
+    """Parameters of a run."""
 
     faults: frozenset[Fault]
     settings: Settings
-    pace: Pace
+    pace: IoDelay
     effects_per_life: int
 
     def has(self, fault: Fault) -> bool:
@@ -75,7 +75,7 @@ def draw_plan(seed: int) -> Plan:
         faults |= {Fault.UNREADABLE}
     settings = draw_settings(chance)
     slow = Fault.SLOW in faults
-    pace = Pace(
+    pace = IoDelay(
         usual=chance.choice([0.0, 0.0005, 0.005]),
         slow=chance.choice([0.05, 0.5]) if slow else 0.02,
         slow_share=chance.choice([0.02, 0.2]) if slow else 0.01,
@@ -123,7 +123,7 @@ class Machine:
         self._settings = random.Random(f"{seed}/settings")
         self._room = random.Random(f"{seed}/room")
         self._watch = random.Random(f"{seed}/watch")
-        self._steps = Steps()
+        self._steps = SteppedThreads()
         self._written: LedgerDisk | None = None
         """What the present life writes through."""
         self._crash_at: int | None = None
@@ -144,7 +144,7 @@ class Machine:
         return Ports(
             disk=self._written,
             cells=self._open_cells,
-            lane=lambda name: SimLane(name, self.plan.pace, self._lanes, self._steps),
+            io_thread=lambda name: SimIoThread(name, self.plan.pace, self._lanes, self._steps),
             now_ms=self.clock.now_ms,
             chance=self._bytes.randbytes,
             clock=self._stopwatch(),
@@ -193,7 +193,7 @@ class Machine:
             self.cells = None
         how = self._chance.choice(["power", "power", "kill"])
         if not crashed and self._chance.random() < 0.5:
-            # The same process opens the folder again; whoever closed it must have let it go.
+            # The same process opens the folder again: it must have been released on close.
             how = "stay"
             self.disk.hook = None
         elif how == "power":
@@ -253,7 +253,7 @@ class Machine:
         return self._chance.random() < 0.5
 
     def fill_disk(self, spare_bytes: int) -> None:
-        """Leave so much room and no more."""
+        """Limit the free space of the disk."""
         self.disk.budget_bytes = None
         names = [f"{folder}/{name}" for folder in ("log", "sealed") for name in self._names(folder)]
         used = sum(self.disk.open(name).size for name in names)
@@ -263,7 +263,7 @@ class Machine:
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk has only so much room."""
+        """True if the free space of the disk is limited."""
         return self.disk.budget_bytes is not None
 
     def empty_disk(self) -> None:

@@ -26,11 +26,11 @@ DRAIN_ROUNDS_MAX = 200
 """Rounds of leasing and settling; forgotten leases run out in between."""
 
 REST_SECONDS = 30.0
-"""What the keeper gets to tidy up."""
+"""What the checkpointer gets to tidy up."""
 
 
 async def make_peace(run: Run, node: Node, session: Session) -> None:
-    """Let everyone finish, drain the queues, and look at what is left."""
+    """Let all clients finish, drain the queues, and check the remaining state."""
     for client in run.clients:
         client.is_patient = True
         await client.resume(session)
@@ -54,7 +54,7 @@ async def make_peace(run: Run, node: Node, session: Session) -> None:
 
 
 async def _check_mark(run: Run) -> None:
-    """L3: a log that is quiet has a mark at its end. Those that end messages by age are not so."""
+    """L3: an idle log has an end mark, unless messages of a queue end by age."""
     for _ in range(int(REST_SECONDS)):
         if run.machine.ledger.is_proven:
             return
@@ -78,7 +78,7 @@ async def _drain(run: Run, session: Session) -> None:
 
 
 async def _work_again(run: Run, session: Session) -> None:
-    """A log that is rewound is handed out once more, all of it that is there."""
+    """A rewound log is delivered once more, with all its remaining messages."""
     place = await session.queue(REEL)
     call = run.history.begin(Rewind(shard=place.shard, actor="peace"))
     call.first = await place.queue.rewind("beginning")
@@ -96,7 +96,7 @@ async def _work_again(run: Run, session: Session) -> None:
 
 
 async def _take_stock(run: Run, session: Session) -> None:
-    """What clients find in the end."""
+    """Check the final state that clients see."""
     for name in QUEUES:
         try:
             queue = await session.millrace.find(name)

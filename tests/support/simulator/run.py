@@ -69,7 +69,7 @@ LIFE_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found."""
+    """Findings of a run."""
 
     seed: int
     violations: list[str]
@@ -106,7 +106,7 @@ class Run:
         self._flips = random.Random(f"{seed}/flips")
 
     def play(self) -> Report:
-        """Run it, and say what was wrong."""
+        """Run it, and return the findings."""
         gc.collect()
         # Buffers are given back when the collector finds them; it must not choose the moment. What
         # was there before the run is not looked at again and again.
@@ -174,10 +174,10 @@ class Run:
             self._blame(f"opening failed: {type(error).__name__}: {error}")
 
     def _may_be_refused(self) -> bool:
-        """L8: whether a full disk may refuse an open, each of which takes a segment.
+        """L8: True if a full disk may refuse an open, as each open takes a segment.
 
-        Other settings may need more room. Otherwise one segment is kept for it: rows that are
-        wanted keep theirs, so that a second open may find none.
+        Other settings may need more room. Otherwise one segment is reserved for it: live rows
+        keep their segments, so that a second open may find none.
         """
         return self.plan.has(Fault.SETTINGS) or self._full_lives > 1
 
@@ -221,7 +221,7 @@ class Run:
         self._blame("a folder that is in use was opened a second time")
 
     async def _let_loose(self, node: Node, session: Session) -> None:
-        """Let the clients do as they like until this life is over."""
+        """Let the clients act freely until this life ends."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         session.on_failure = over.set
@@ -234,7 +234,7 @@ class Run:
         if session.failed is not None and not self.machine.has_failed:
             self._blame(f"the engine failed by itself: {session.failed!r}")
         if session.failed is None and self._chance.random() < 0.5:
-            # Closed under its clients: what was not accepted is told so.
+            # Closed under its clients: calls that were not accepted are refused.
             await session.millrace.close()
         for task in tasks:
             await task
@@ -250,7 +250,7 @@ class Run:
         work.result()
 
     async def _weather(self, node: Node) -> None:
-        """What happens to a machine that nobody asked for."""
+        """Inject faults into the machine."""
         machine, chance = self.machine, self._chance
         while True:
             await asyncio.sleep(chance.expovariate(1 / 1.0))
@@ -343,13 +343,13 @@ def make_sliced_clients(world: World) -> list[Client]:
 
 
 def make_bounded_clients(world: World) -> list[Client]:
-    """Clients of queues that hold so much, alone."""
+    """Return clients of queues with a maximum length, alone."""
     found = [make_pair(world, queue, at) for at, queue in enumerate(BOUNDED, 1)]
     return [client for clients in [*found, _make_takers(world)] for client in clients]
 
 
 def make_weir_clients(world: World) -> list[Client]:
-    """Clients of queues that hand out so many messages at once, alone."""
+    """Return clients of queues with a limit of messages in flight, alone."""
     found = [make_pair(world, queue, 10 * at) for at, queue in enumerate(WEIRS, 1)]
     others: list[Client] = [Worker(f"{queue}1", world, queue, "plain") for queue in WEIRS]
     return [client for clients in [*found, others, _make_takers(world)] for client in clients]
@@ -368,7 +368,7 @@ def make_aging_clients(world: World) -> list[Client]:
 
 
 def _make_takers(world: World) -> list[Client]:
-    """Those who work on what others pass on."""
+    """Return clients that work on messages which others pass on."""
     return [Worker(f"{queue}0", world, queue, "log") for queue in ("plain", "keyed")]
 
 

@@ -37,11 +37,11 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Call)
 
 TAG = "tag"
-"""The header that tells messages apart."""
+"""The header that identifies a message."""
 
 
 class Shape(NamedTuple):
-    """How a queue is made."""
+    """Settings of a queue."""
 
     keyed: bool = False
     retention: str = "work"
@@ -144,16 +144,16 @@ SLICED = ["slices", "spread"]
 """Queues that are served by partitions."""
 
 BOUNDED = ["narrow", "bulky", "leaky", "spill"]
-"""Queues that hold so much, and no more."""
+"""Queues with a maximum length."""
 
 TIDE = "tide"
 """The queue that becomes fair in the midst of a run."""
 
 WEIRS = ["weir", "sluice"]
-"""Queues of which so many messages are with workers, and no more."""
+"""Queues with a limit of messages in flight."""
 
 AGING = ["spool", "band"]
-"""Logs that keep their messages for a time, or so many bytes of them."""
+"""Logs that keep their messages for a time, or up to a number of bytes."""
 
 MORTAL = ["brief", "mortal"]
 """Queues whose messages have a time to live."""
@@ -208,7 +208,7 @@ class Place(NamedTuple):
 
 
 class World:
-    """What all clients of a run share."""
+    """State that all clients of a run share."""
 
     def __init__(self, seed: int, history: History, clock: SimClock, steps: int) -> None:
         self.seed = seed
@@ -288,14 +288,14 @@ class Client:
             return
 
     async def resume(self, session: Session) -> None:
-        """Find out about what was open when the last engine ended."""
+        """Resolve the calls that were open when the last engine ended."""
 
     async def act(self, session: Session) -> None:
         """Do one thing."""
         raise NotImplementedError
 
     async def finish(self, session: Session) -> None:
-        """The run is over: leave nothing behind that would hold on to rows."""
+        """End the run: drop all references to rows."""
 
     def think(self) -> float:
         """Seconds until the next thing is done: mostly short, sometimes long."""
@@ -352,7 +352,7 @@ class Client:
         return [result]
 
     async def _impatiently(self, work: Awaitable[T]) -> T:
-        """Some do not wait for the answer; they do not know then what became of the call."""
+        """Some callers do not wait for the answer, and do not know the outcome of the call."""
         if self.is_patient or self.chance.random() > 0.04:
             return await work
         return await asyncio.wait_for(work, self.chance.expovariate(1 / 0.003))
@@ -364,7 +364,7 @@ class Client:
     # --- Messages --------------------------------------------------------------------------------
 
     def make_rows(self, place: Place, count: int, *, turns: bool = True) -> tuple[Sent, ...]:
-        """Messages that were never sent before, some of which do not wait in order."""
+        """Return messages that were never sent before, some of them deferred."""
         keyed = QUEUES[place.name].keyed
         rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
         for row in rows if turns and place.name in (*TURNED, *DROPPING) else ():
@@ -441,7 +441,7 @@ def seen_of(
 
 
 def shard_of(shape: Shape, dead: int | None) -> Shard:
-    """What is known of a queue that is made so."""
+    """Return the model of a queue of this shape."""
     return Shard(
         shape.keyed,
         shape.retention,

@@ -1,8 +1,8 @@
-"""Those who have sessions: take, settle, release, ask again, grant, close, drop and resume them.
+"""Consumers with sessions: take, settle, release, ask again, grant, close, drop and resume them.
 
 Rule 1: in one life of the engine no two sessions hold a message at the same time.
 Rule 2: the numbers of a session have no gaps, and each is the same message's for ever.
-Rule 3: what was settled never comes again.
+Rule 3: a settled message is never delivered again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Consumer(Worker):
         self._mine: dict[int, Held] = {}
         """By seq: neither settled nor released."""
         self._done: set[tuple[int, int]] = set()
-        """Shard and seq of what was settled."""
+        """Shards and seqs of settled messages."""
         self._let_go_since: set[int] = set()
         """Seqs that were settled or released since the last redelivery was asked for."""
 
@@ -82,7 +82,7 @@ class Consumer(Worker):
                 work = self._session.grant(chance.randint(0, 3), drain=drain)
                 await self._do(session, place, "grant", work)
             case "cancel":
-                # Nothing more is handed out by it, even if nobody hears that it was done.
+                # The session delivers nothing more, even if the answer is lost.
                 self._id = ""
                 await self._do(session, place, "cancel", self._session.cancel())
                 await self._take(session, place, 10)

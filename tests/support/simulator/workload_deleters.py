@@ -1,4 +1,4 @@
-"""Those who end messages by their ids, whoever has them."""
+"""Clients that delete messages by their ids, leased or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KNOWN_MAX = 20
 
 
 class Deleter(Client):
-    """Deletes some of the messages that were published lately, and some once more."""
+    """Deletes some of the recently published messages, and some of them twice."""
 
     def __init__(self, name: str, world: World, queue: str) -> None:
         super().__init__(name, world)

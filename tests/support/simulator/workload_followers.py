@@ -1,4 +1,4 @@
-"""Those who read: followers with cursors, and readers of pinned snapshots who come back later."""
+"""Readers: followers with cursors, and readers of pinned snapshots that come back later."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Pinner(Client):
             self._pins.append((place.shard, ref))
 
     def _look_at_kept(self) -> None:
-        """L9: what a reader keeps does not change under it, whatever becomes of the log."""
+        """L9: rows that a reader keeps do not change, whatever happens to the log."""
         for table, rows in self._kept:
             if table.to_pylist() != rows:
                 self.blame("L9: an Arrow batch has changed under its reader")

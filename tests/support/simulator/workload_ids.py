@@ -1,4 +1,4 @@
-"""Those who use ids: to publish again what is in doubt, and to make lease calls again.
+"""Clients with ids: publish entries in doubt again, and repeat lease calls.
 
 That a repeat never doubles is seen by the usual checkers: the same message in two places is wrong
 (I6), and so is a counter of more messages than were sent (I12).
@@ -44,7 +44,7 @@ class Sender(Client):
         place = await session.queue(ONCE)
         doubtful, self._doubtful = self._doubtful, []
         for at, call in enumerate(doubtful):
-            # Should the engine end meanwhile, the others are still in doubt.
+            # If the engine ends now, the others are still in doubt.
             self._doubtful = doubtful[at:]
             await self._send(session, place, call)
         self._doubtful = [call for call in self._doubtful if call not in doubtful]
@@ -117,7 +117,7 @@ class Retrier(Worker):
             await super()._work(session, place, lease)
 
     async def _replace(self, session: Session, place: Place, lease: Leased) -> None:
-        """Settle what is held, publish its successor and hold that one, at once."""
+        """Settle the held message, publish its successor and hold that one, at once."""
         [made] = self.make_rows(place, 1)
         # Who names no key goes on under the same one.
         row = made._replace(key=made.key or lease.key)
@@ -132,7 +132,7 @@ class Retrier(Worker):
             if (after.deliveries, after.failures) != (lease.deliveries, lease.failures):
                 self.blame(f"A8: {after.seq} has other counters than {lease.seq} had")
 
-        # Who goes away would give the successor back, as if it had never been handed out.
+        # A client that leaves would return the successor as if it had never been delivered.
         patient, self.is_patient = self.is_patient, True
         try:
             [after] = await self.ask_together(session, [settle, publish], work, note)

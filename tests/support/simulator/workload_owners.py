@@ -1,4 +1,4 @@
-"""Those who look after queues: delete and make anew, purge, rewind, count, explain."""
+"""Owners of queues: delete and create anew, purge, rewind, count, explain."""
 
 from __future__ import annotations
 

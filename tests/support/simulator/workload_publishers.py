@@ -1,4 +1,4 @@
-"""Those who publish: with and without numbers, one and many, staged, in transactions, and late."""
+"""Publishers: with and without numbers, one and many, staged, in transactions, and late."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from millrace.client.message import Message
 from millrace.client.transaction import Later, Transaction
-from millrace.core.block import SCHEMA
 from millrace.core.commands import ProducerMode
+from millrace.core.format.block import SCHEMA
 from tests.support.checkers.history import (
     Call,
     Other,
@@ -54,7 +54,7 @@ class Publisher(Client):
         await self.resume(session)
         place = await session.queue(self._queue)
         if place.shard in self._open:
-            # What comes next would overtake it.
+            # The next entry would overtake it.
             return
         # What a queue has that waits to be moved counts no longer, and cannot be told apart.
         shape = QUEUES[place.name]
@@ -218,7 +218,7 @@ class Publisher(Client):
         self._note_range(call, () if first is None else (first,))
 
     def _note_range(self, call: Publish, told: Sequence[int]) -> None:
-        """Seqs or ids, as the queue tells them."""
+        """Return seqs or ids, as the queue returns them."""
         if self.history.shards[call.shard].partitions[1]:
             call.ids = tuple(told)
         else:

@@ -1,8 +1,8 @@
-"""Those who use queues with several shards, and see for themselves that these behave as one.
+"""Clients of queues with several shards, which check that these behave as one.
 
 S1 a batch is on all of its shards, or on none: in every snapshot, and in the end
-S2 each number of a producer is there once, where the publisher was told, whatever crashed
-S3 a message that was settled is never handed out again, and none is forgotten
+S2 each acknowledged number of a producer exists once, whatever crashed
+S3 a settled message is never delivered again, and none is forgotten
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.lease import Lease
 from millrace.client.queue import Queue
-from millrace.core.model import Message, Row
-from millrace.core.place import Place
+from millrace.core.model import NewMessage, Place, Row
 from millrace.errors import Fatal, Retry
 from tests.support.checkers.history import Other, Outcome
 from tests.support.simulator.workload import (
@@ -32,7 +31,7 @@ SHEAF, SWARM = "sheaf", "swarm"
 SHARDS = 3
 BATCH_ROWS_MAX = 9
 DRAIN_ROUNDS = 60
-"""The longest lease that is taken here is over after as many seconds."""
+"""Seconds after which the longest lease of these clients has ended."""
 
 
 async def open_queue(session: Session, name: str) -> Queue:
@@ -55,7 +54,7 @@ class ShardPublisher(Client):
         super().__init__(name, world)
         self._queue = queue
         self._last = 0
-        self._open: list[Message] | None = None
+        self._open: list[NewMessage] | None = None
         self._refused: set[str] = set()
         self._told: dict[str, int] = {}
         """Tag → where the message is."""
@@ -71,12 +70,12 @@ class ShardPublisher(Client):
             batch = [self._message(at, size) for at in range(size)]
             await self._publish(session, batch, was_open=False)
 
-    def _message(self, at: int, size: int) -> Message:
+    def _message(self, at: int, size: int) -> NewMessage:
         tag = f"{self.name}.{self._last + 1}.{len(self._refused)}.{at}.{size}"
         key = self.chance.choice([*KEYS, None])
-        return Message(tag.encode() + bytes(200), key, ((TAG, tag.encode()),))
+        return NewMessage(tag.encode() + bytes(200), key, ((TAG, tag.encode()),))
 
-    async def _publish(self, session: Session, batch: list[Message], *, was_open: bool) -> None:
+    async def _publish(self, session: Session, batch: list[NewMessage], *, was_open: bool) -> None:
         queue = await open_queue(session, self._queue)
         self._open = batch
         call = Other(shard=0, what=f"publish {len(batch)} rows to {self._queue}")
@@ -87,7 +86,7 @@ class ShardPublisher(Client):
             self._open = None
             self._told |= dict(zip(map(_tag, batch), places, strict=True))
         elif call.outcome is Outcome.REFUSED and not was_open:
-            # What is refused at once was not done; its number is used by the next one.
+            # A refused publish was not applied; the next one uses its number.
             self._open = None
             self._refused |= set(map(_tag, batch))
 
@@ -118,7 +117,7 @@ class ShardFollower(Client):
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self._read: dict[int, str] = {}
-        """Place → tag of all that was read so far."""
+        """Place → tag of all messages that were read."""
         self._numbers: dict[int, tuple[int, ...]] = {}
         """The boundaries of each snapshot: the same whenever it is given again."""
 
@@ -250,7 +249,7 @@ def make_shard_clients(world: World) -> list[Client]:
 
 
 def torn(tags: Iterable[str]) -> list[str]:
-    """S1: batches of which some rows are among these and some are not."""
+    """S1: return batches of which a part, but not all, is among these rows."""
     batches: dict[str, int] = {}
     for tag in tags:
         batch, _, size = tag.rpartition(".")
@@ -268,7 +267,7 @@ def _within(place: int, boundaries: tuple[int, ...]) -> bool:
     return found.seq <= boundaries[found.shard]
 
 
-def _tag(message: Message | Row) -> str:
+def _tag(message: NewMessage | Row) -> str:
     return dict(message.headers)[TAG].decode()
 
 

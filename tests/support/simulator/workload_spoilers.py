@@ -10,9 +10,9 @@ import struct
 
 from millrace.client.millrace import engine_of
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.core.block import Block
-from millrace.core.column import Column
 from millrace.core.commands import Publish
+from millrace.core.format.block import Block
+from millrace.core.format.column import Column
 from millrace.errors import Fatal, MillraceError, Quarantined
 from tests.support.simulator.workload import (
     TAG,

@@ -1,4 +1,4 @@
-"""Those who use topics: publishers, and one who subscribes, ends subscriptions and looks."""
+"""Clients of topics: publishers, and one that subscribes, ends subscriptions and checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from millrace.client.queue import Queue
 from millrace.client.topic import Fate, SentMany, Topic
-from millrace.core.model import Message
+from millrace.core.model import NewMessage
 from millrace.errors import Fatal, NotFound, Retry
 from tests.support.checkers.history import (
     Other,
@@ -173,8 +173,8 @@ class Subscriber(Client):
             await queue.purge()
 
 
-def _message(tag: str, kind: bytes) -> Message:
-    return Message(f"{tag}|".encode() + bytes(300), None, ((TAG, tag.encode()), ("kind", kind)))
+def _message(tag: str, kind: bytes) -> NewMessage:
+    return NewMessage(f"{tag}|".encode() + bytes(300), None, ((TAG, tag.encode()), ("kind", kind)))
 
 
 def _note(call: TopicPublish, sent: SentMany) -> None:

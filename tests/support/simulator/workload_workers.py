@@ -1,4 +1,4 @@
-"""Those who work: lease, settle, settle late, release, discard, extend, crash and forget.
+"""Workers: lease, settle, settle late, release, discard, extend, crash and forget.
 
 O1: who asks to be on time has settled nothing after its deadline, and is not late before.
 """
@@ -41,7 +41,7 @@ HELD_MAX = 30
 
 
 class Held(NamedTuple):
-    """A message that was handed out, as far as it survives the worker's engine."""
+    """A delivered message, as far as it survives the worker's engine."""
 
     shard: int
     seq: int
@@ -144,7 +144,7 @@ class Worker(Client):
             else place.queue.settle([held.receipt], on_time=on_time)
         )
         await self._end(session, call, held, work)
-        # What others delete by its id counts as settled by whoever had it.
+        # A message deleted by its id counts as settled by its holder.
         if on_time and clock.jumps == jumps and place.name not in SLICED:
             self._judge_time(call, held, asked_ms)
         if call.is_ok and not is_any and self.chance.random() < 0.1:
@@ -202,7 +202,7 @@ class Worker(Client):
         if call.outcome is Outcome.OPEN and isinstance(call, Settle):
             self._doubtful.append(held._replace(deadline_ms=0))
         if _is_passing(call) or call.error.startswith("Late"):
-            # What comes of it now is not known by its first deadline alone.
+            # The first deadline alone does not determine its outcome any more.
             self._keep(held._replace(deadline_ms=0))
 
     async def _extend(self, session: Session, lease: Leased, held: Held) -> None:
@@ -252,7 +252,7 @@ class Worker(Client):
 
 
 def _is_passing(call: Call) -> bool:
-    """Whether it was refused for a reason that may be gone later."""
+    """Return True if it was refused for a temporary reason."""
     return call.error.startswith(("Full", "Closed"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.core.notes import Most, Notes
+from millrace.core.notes import Notes, NotesLimit
 
 _OPTIONS = (
     "producer",
@@ -69,12 +69,12 @@ def notes_of(words: list[str]) -> Notes:
     return tuple(sorted((name, text) for name, text in pairs))
 
 
-def most_of(words: list[str]) -> Most | None:
+def most_of(words: list[str]) -> NotesLimit | None:
     """The bound of notes, as `most:prefix=2`."""
     for word in words:
         if word.startswith("most:"):
             prefix, _, count = word.removeprefix("most:").partition("=")
-            return Most(prefix, int(count))
+            return NotesLimit(prefix, int(count))
     return None
 
 

@@ -6,22 +6,25 @@ import re
 from collections.abc import Sequence
 
 from millrace import limits
-from millrace.core.commands import Aside, Numbered, ProducerMode
-from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.leased_commands import Life
-from millrace.core.model import Message
+from millrace.core.commands import (
+    ProducerMode,
+    ProducerNumber,
+    RowSchedule,
+    RowTtl,
+)
+from millrace.core.model import GROUP_HEADER, NewMessage
 from tests.support.transcript.options import millis
 
 
-def numbered(options: dict[str, str]) -> Numbered | None:
+def numbered(options: dict[str, str]) -> ProducerNumber | None:
     if "producer" not in options:
         return None
     if "spans" in options:
         spans = _spans(options["spans"])
         after, upto = (sum(ends) for ends in zip(*spans, strict=True))
-        return Numbered(options["producer"], upto, "range", after, spans)
+        return ProducerNumber(options["producer"], upto, "range", after, spans)
     modes: dict[str, ProducerMode] = {"dense": "dense", "rising": "rising", "range": "range"}
-    return Numbered(
+    return ProducerNumber(
         options["producer"],
         int(options["number"]),
         modes[options.get("mode", "dense")],
@@ -41,28 +44,28 @@ def ids(options: dict[str, str]) -> tuple[tuple[str | None, ...], bool]:
     return tuple(one or None for one in given.split(",")) if given else (), True
 
 
-def lives(options: dict[str, str]) -> tuple[Life, ...]:
+def lives(options: dict[str, str]) -> tuple[RowTtl, ...]:
     """How long rows live, one by one: `ttl:5s,,10s`."""
     given = options.get("ttl", "").split(",")
-    return tuple(Life(at, 1, millis(ttl)) for at, ttl in enumerate(given) if ttl)
+    return tuple(RowTtl(at, 1, millis(ttl)) for at, ttl in enumerate(given) if ttl)
 
 
-def rows(words: Sequence[str]) -> tuple[Message, ...]:
+def rows(words: Sequence[str]) -> tuple[NewMessage, ...]:
     return tuple(_message(_TURN.sub("", word)) for word in words)
 
 
 _TURN = re.compile(r"(?:\^(\d))?(?:~(\w+))?$")
 
 
-def aside(words: Sequence[str]) -> tuple[Aside, ...]:
+def aside(words: Sequence[str]) -> tuple[RowSchedule, ...]:
     """The priorities and delays of rows that have their own."""
-    found: list[Aside] = []
+    found: list[RowSchedule] = []
     for at, word in enumerate(words):
         turn = _TURN.search(word)
         priority, delay = turn.groups() if turn else (None, None)
         if priority or delay:
             found.append(
-                Aside(
+                RowSchedule(
                     at,
                     1,
                     int(priority) if priority else limits.PRIORITY_DEFAULT,
@@ -72,7 +75,7 @@ def aside(words: Sequence[str]) -> tuple[Aside, ...]:
     return tuple(found)
 
 
-def _message(word: str) -> Message:
+def _message(word: str) -> NewMessage:
     word, is_grouped, group = word.partition("@")
     text, _, rest = word.partition("{")
     headers = tuple(
@@ -82,6 +85,6 @@ def _message(word: str) -> Message:
     if is_grouped:
         headers = (*headers, (GROUP_HEADER, group.encode()))
     if text.endswith("!"):
-        return Message(None, text[:-1].encode() or None, headers)
+        return NewMessage(None, text[:-1].encode() or None, headers)
     key, found, body = text.rpartition("=")
-    return Message(body.encode(), key.encode() if found else None, headers)
+    return NewMessage(body.encode(), key.encode() if found else None, headers)

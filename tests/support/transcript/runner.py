@@ -14,57 +14,57 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from millrace.core.across_commands import LeaseAcross, SnapshotAcross, Vector
-from millrace.core.answers import SnapshotRef
-from millrace.core.block import Block
+from millrace.core.answers import MultiShardSnapshot, SnapshotRef
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
+    ApplyTransaction,
     AwaitCursor,
-    Bury,
     Command,
     CommitCursor,
     Configure,
     CreateQueue,
+    Delete,
     DeleteCursor,
     DeleteQueue,
     Discard,
     DropStage,
+    EndQuarantine,
     Explain,
     Extend,
-    Lease,
+    LeaseFromShards,
+    LeaseMessages,
+    ListHolders,
     Locate,
+    Mend,
+    MoveDeadLetters,
     NextSnapshot,
     OpenCursor,
     Pin,
     Publish,
     PublishStaged,
     Purge,
+    Quarantine,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
     Settle,
+    SnapshotShards,
     SpecPart,
     Stage,
     Tick,
-    Transaction,
     Unpin,
 )
-from millrace.core.fold import Reader
-from millrace.core.group_cells import Order
-from millrace.core.holder import ListHolders
-from millrace.core.leased_commands import Replace
+from millrace.core.format.block import Block
 from millrace.core.model import (
     CATALOG,
+    CursorPosition,
     LeaseId,
-    Message,
-    Position,
-    QueueSpec,
+    NewMessage,
     Seq,
     ShardId,
-    Start,
+    StartPoint,
 )
-from millrace.core.partition_commands import Delete
-from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
@@ -74,6 +74,8 @@ from millrace.core.session_commands import (
     ResumeSession,
     SuspectSession,
 )
+from millrace.core.spec import Order, QueueSpec
+from millrace.core.state.fold import Reader
 from tests.support.models.commit_group import Group, Result, history_named
 from tests.support.transcript.options import (
     is_option,
@@ -147,7 +149,7 @@ class Play:
         if words[0] in ("create", "create_topic") and not isinstance(answer, Exception):
             for at, shard in enumerate(shards := self._shards(words[1])):
                 self._names[shard] = words[1] if len(shards) == 1 else f"{words[1]}/{at}"
-        if words[0] == "next_across" and isinstance(answer, Vector):
+        if words[0] == "next_across" and isinstance(answer, MultiShardSnapshot):
             for at, ref in enumerate(answer.refs):
                 self._refs[f"{words[1]}/{at}", words[2]] = ref
         if words[0] == "next" and isinstance(answer, SnapshotRef):
@@ -177,7 +179,7 @@ class Play:
         if words[0] == "transaction":
             # Its parts are joined by " | ".
             parts = [part.split() for part in " ".join(words[1:]).split(" | ")]
-            return CATALOG, Transaction(tuple(self._command(part) for part in parts))  # type: ignore[misc]
+            return CATALOG, ApplyTransaction(tuple(self._command(part) for part in parts))  # type: ignore[misc]
         verb, name, rest = words[0], words[1], words[2:]
         options = dict(word.split(":", 1) for word in rest if is_option(word))
         plain = [word for word in rest if not is_option(word)]
@@ -214,11 +216,11 @@ class Play:
                 )
             case "lease_across":
                 for_ms = millis(options.get("for", "30s"))
-                return LeaseAcross(self._shards(name), int(words[0]), for_ms)
+                return LeaseFromShards(self._shards(name), int(words[0]), for_ms)
             case "lease":
                 lease_ms = millis(options.get("for", "30s"))
                 attempt = options.get("attempt", "")
-                return Lease(int(words[0]), lease_ms, attempt, together="together" in words)
+                return LeaseMessages(int(words[0]), lease_ms, attempt, together="together" in words)
             case "open":
                 return _open_session(words, options)
             case "receive" | "grant" | "suspect" | "resume" | "close":
@@ -308,13 +310,15 @@ class Play:
                 seen = int(options.get("seen", cell.next if cell else 0))
                 return CloseSession(claim, seen, keep="keep" in words)
 
-    def _bury(self, shard: ShardId, words: list[str]) -> Bury:
+    def _bury(self, shard: ShardId, words: list[str]) -> MoveDeadLetters:
         """These dead letters, or all that there are."""
         view = self.group.view(shard)
         seqs = seqs_of(words[0]) if words else view.doomed if view else BitMap64()
         rows = self.group.store.rows(shard, seqs)
-        return Bury(
-            tuple((row.seq, row.time_ms, Message(row.body, row.key, row.headers)) for row in rows)
+        return MoveDeadLetters(
+            tuple(
+                (row.seq, row.time_ms, NewMessage(row.body, row.key, row.headers)) for row in rows
+            )
         )
 
     def _follow_command(
@@ -334,7 +338,7 @@ class Play:
             case "next_across":
                 after = [int(seq) for seq in options.get("after", "").split(",") if seq]
                 shards = self._shards(name)
-                return SnapshotAcross(
+                return SnapshotShards(
                     tuple(
                         (shard, self._next(f"{name}/{at}", words[0], seq, options))
                         for at, (shard, seq) in enumerate(
@@ -364,15 +368,15 @@ class Play:
             case _:
                 raise ValueError(f"no such word: {verb}")
 
-    def _start(self, word: str) -> Start | int | Position:
+    def _start(self, word: str) -> StartPoint | int | CursorPosition:
         return self._place(word) if "@" in word else _start(word)
 
-    def _place(self, word: str) -> Position:
+    def _place(self, word: str) -> CursorPosition:
         """A position: its history, its seq, and the snapshot that it is in, as A@4 or A@4,2,6."""
         history, _, rest = word.partition("@")
         seq, *snapshot = map(int, rest.split(","))
         start, end = snapshot or (seq, seq)
-        return Position(history_named(history), seq, start, end)
+        return CursorPosition(history_named(history), seq, start, end)
 
     def _next(self, name: str, cursor: str, after: int, options: dict[str, str]) -> NextSnapshot:
         return NextSnapshot(
@@ -412,11 +416,11 @@ class Play:
         cell = view.cursors.get(cursor) if view else None
         return int(options.get("id", cell.id if cell else 0))
 
-    def _position(self, name: str, words: list[str], options: dict[str, str]) -> Position:
+    def _position(self, name: str, words: list[str], options: dict[str, str]) -> CursorPosition:
         """Within the snapshot that the cursor was given last, unless another one is named."""
         ref = self._refs.get((name, words[0]))
         start, end = (ref.start, ref.boundary) if ref else (0, 0)
-        return Position(
+        return CursorPosition(
             self._history(options, self.group.history),
             int(words[1]) if len(words) > 1 else end,
             int(options.get("start", start)),
@@ -476,8 +480,8 @@ def _open_session(words: list[str], options: dict[str, str]) -> OpenSession:
     )
 
 
-def _start(word: str) -> Start | int:
-    return int(word) if word.isdigit() else Start(word)
+def _start(word: str) -> StartPoint | int:
+    return int(word) if word.isdigit() else StartPoint(word)
 
 
 def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:

@@ -14,10 +14,11 @@ import json
 
 import numpy as np
 
-from millrace.core import carry, filters, picking
 from millrace.core.commands import Command
-from millrace.core.fold import Reader
+from millrace.core.format import block_ops
 from millrace.core.model import CATALOG, ShardId
+from millrace.core.publishing import life_headers
+from millrace.core.state.fold import Reader
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
@@ -28,6 +29,7 @@ from millrace.core.topic_commands import (
     Subscribe,
     Unsubscribe,
 )
+from millrace.core.topics import filters
 from tests.support.models.commit_group import Group
 from tests.support.transcript.options import most_of, notes_of
 
@@ -103,11 +105,11 @@ def pack(group: Group, shard: ShardId, number: int, text: str, after: int, upto:
     batches = list(group.store.scan(shard, after, upto, Reader()))
     if not batches:
         return Parcel(number, after, upto, None, filter=text)
-    block = picking.join([picking.of_rows(batch) for batch in batches])
+    block = block_ops.join([block_ops.of_rows(batch) for batch in batches])
     count = block.count
     wanted = filters.load(text)
     if wanted is not None:
-        block = picking.take(block, np.flatnonzero(wanted.mask(block)))
-    turns = carry.unpack(block, [(block.count, group.now)], group.now)
+        block = block_ops.take(block, np.flatnonzero(wanted.mask(block)))
+    turns = life_headers.unpack(block, [(block.count, group.now)], group.now)
     rows = block if block.count else None
     return Parcel(number, after, upto, rows, count - block.count, *turns, text)

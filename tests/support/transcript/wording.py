@@ -7,17 +7,37 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.core.across_commands import LeasedAcross, Vector
-from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
-from millrace.core.block import Block
+from millrace.core.answers import (
+    Explanation,
+    Holder,
+    Holders,
+    Leased,
+    MultiShardSnapshot,
+    Outcome,
+    PublishResult,
+    QueueRef,
+    ShardLeases,
+    SnapshotRef,
+)
+from millrace.core.cells import CatalogCell, CursorCell, Kind, TopicCell
 from millrace.core.changes import Batch
-from millrace.core.fold import ShardMeta
-from millrace.core.holder import Holder, Holders
-from millrace.core.model import CatalogCell, CursorCell, Death, Kind, Position, QueueSpec
-from millrace.core.seqs import unpack_seqs
-from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
-from millrace.core.topic_cells import TopicCell
-from millrace.core.topic_commands import Brought, Forwarded, Subscribed, TopicRef
+from millrace.core.format.block import Block
+from millrace.core.format.seq_sets import unpack_seqs
+from millrace.core.model import CursorPosition, Death
+from millrace.core.session_commands import (
+    Granted,
+    ReceiveResult,
+    SessionDelivery,
+    SessionRef,
+)
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import ShardMeta
+from millrace.core.topic_commands import (
+    ForwardedParcel,
+    ForwardResult,
+    SubscribeResult,
+    TopicRef,
+)
 from millrace.errors import MillraceError
 from tests.support.models.commit_group import Result, numbers
 from tests.support.transcript.wording_cells import (
@@ -46,27 +66,27 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return ["nothing"]
         case int():
             return [str(answer)]
-        case Published():
+        case PublishResult():
             return [_published(answer)]
         case Leased():
             return [_leased(answer)]
-        case LeasedAcross():
+        case ShardLeases():
             parts = [f"shard {shard}, {_leased(part)}" for shard, part in answer.parts]
             none = "nothing to lease, bounded" if answer.bounded else "nothing to lease"
             return parts or [none]
-        case Vector():
+        case MultiShardSnapshot():
             refs = [f"{at}: {_snapshot(ref)}" for at, ref in enumerate(answer.refs)]
             return [f"snapshot {answer.number} of {len(refs)} shards", *refs]
         case Outcome():
             return _outcome(answer)
         case SessionRef():
             return [_session_ref(answer)]
-        case Delivered():
+        case ReceiveResult():
             return [*map(_delivery, answer.deliveries), f"expects {answer.next} next"]
         case Granted():
             drained = f", {answer.drained} drained" if answer.drained else ""
             return [f"credit {answer.credit}{drained}"]
-        case Position():
+        case CursorPosition():
             return [f"at {say_position(answer)}"]
         case SnapshotRef():
             return [_snapshot(answer)]
@@ -80,14 +100,14 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [say_cell(answer)]
         case TopicRef():
             return [f"shard {answer.shard}{', made' if answer.made else ''}"]
-        case Subscribed():
+        case SubscribeResult():
             made = ", made" if answer.made else ""
             return [f"subscription {answer.subscription} after {answer.since}{made}"]
-        case Forwarded():
+        case ForwardResult():
             return [_brought(parcel) for parcel in answer.parcels]
 
 
-def _brought(answer: Brought) -> str:
+def _brought(answer: ForwardedParcel) -> str:
     if answer.error is not None:
         return f"subscription {answer.subscription}: {_error(answer.error)}"
     if not answer.moved:
@@ -113,7 +133,7 @@ def _holder(holder: Holder) -> str:
     )
 
 
-def _published(answer: Published) -> str:
+def _published(answer: PublishResult) -> str:
     if answer.first is None:
         return "repeated, its seqs forgotten"
     if answer.seqs:
@@ -145,7 +165,7 @@ def _session_ref(ref: SessionRef) -> str:
     )
 
 
-def _delivery(delivery: Delivery) -> str:
+def _delivery(delivery: SessionDelivery) -> str:
     told = ", ".join(f"{number} is {seq}" for seq, number in delivery.numbers.items())
     counts = "".join(
         f", {seq} delivered {deliveries}x failed {failures}x"

@@ -5,36 +5,45 @@ from __future__ import annotations
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.answers import QueueRef
-from millrace.core.codec import decode_cell
-from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell, expiry_of
-from millrace.core.model import (
-    NEVER_MS,
-    AsideCell,
+from millrace.core.cells import (
+    AttemptCell,
+    AwaitedCell,
     CatalogCell,
     Cell,
     CursorCell,
+    DedupCell,
+    DeferredCell,
     DeletesCell,
-    Doom,
+    ExpiryCell,
+    GroupCell,
+    IdCell,
     Kind,
     LeaseCell,
+    PartitionCell,
     PinCell,
     Pointers,
-    Position,
     ProducerCell,
+    QuarantineCell,
     QueueCell,
-    QueueSpec,
+    RingCell,
+    RowSizesCell,
+    RunsCell,
     SessionCell,
+    SlicesCell,
+    StageCell,
+    SubscriptionCell,
     TakeoverCell,
-    WeightCell,
+    TopicCell,
+    TurnCell,
+    awaited_name,
+    expiry_of,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
-from millrace.core.quarantine_commands import QuarantineCell
-from millrace.core.seqs import unpack_seqs
-from millrace.core.stage_cells import RunsCell, StageCell
-from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_name
-from millrace.core.view import number
-from millrace.core.waiting import due_of, ready_since, seqs_in
+from millrace.core.format.codec import decode_cell
+from millrace.core.format.seq_sets import unpack_seqs
+from millrace.core.model import NEVER_MS, CursorPosition, DeadLetterReason
+from millrace.core.spec import QueueSpec
+from millrace.core.state.deferred_cells import due_of, ready_since, seqs_in
+from millrace.core.state.view import number
 from tests.support.models.commit_group import START_MS, numbers
 from tests.support.transcript.wording_groups import (
     group_name,
@@ -86,7 +95,7 @@ def cell_value(kind: Kind, key: bytes, value: bytes | None) -> str:
     if value is None:
         return "gone"
     cell = decode_cell(kind, value)
-    if isinstance(cell, AsideCell):
+    if isinstance(cell, DeferredCell):
         return f"{numbers(seqs_in(key, cell))} of priority {cell.priority}"
     return say_cell(cell)
 
@@ -144,7 +153,7 @@ def say_cell(cell: Cell) -> str:
             return f"{what}, since {say_time(cell.since_ms)}: {cell.reason}"
         case DeletesCell():
             return numbers(unpack_seqs(cell.seqs))
-        case AsideCell():
+        case DeferredCell():
             return f"priority {cell.priority}"
         case TurnCell() | GroupCell() | RingCell():
             return say_group_cell(cell)
@@ -159,7 +168,7 @@ def say_cell(cell: Cell) -> str:
         case ExpiryCell():
             ids = " ".join(name.hex()[:8] for name in cell.ids)
             return f"seqs {numbers(unpack_seqs(cell.seqs))}" if cell.seqs else f"ids {ids}"
-        case WeightCell():
+        case RowSizesCell():
             return f"after {cell.after}, bytes {cell.before} to {cell.upto}"
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
@@ -230,7 +239,9 @@ def _lease(cell: LeaseCell) -> str:
         for seq, (deliveries, failures) in cell.counts.items()
     ]
     out += [f"{seq} of {group_name(group)}" for seq, group in cell.groups.items()]
-    out += [f"{seq} doomed by {Doom(why).name.lower()}" for seq, why in cell.doomed.items()]
+    out += [
+        f"{seq} doomed by {DeadLetterReason(why).name.lower()}" for seq, why in cell.doomed.items()
+    ]
     if cell.session:
         order = f" in the order {' '.join(map(str, cell.order))}" if cell.order else ""
         handed = numbers(unpack_seqs(cell.handed))
@@ -255,7 +266,7 @@ def _cursor(cell: CursorCell) -> str:
     return out + (", dropped" if cell.dropped else "")
 
 
-def say_position(position: Position) -> str:
+def say_position(position: CursorPosition) -> str:
     """A place in a history, and the snapshot that it is in."""
     where = f"{_history(position.history)}:{position.seq}"
     if position.seq == position.snapshot_start == position.snapshot_end:

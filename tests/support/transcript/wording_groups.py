@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millrace.core.frozen_hash import hash_one
-from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.model import Kind, QueueSpec
-from millrace.core.view import number
+from millrace.core.cells import GroupCell, Kind, RingCell, TurnCell
+from millrace.core.format.frozen_hash import hash_one
+from millrace.core.spec import QueueSpec
+from millrace.core.state.view import number
 from tests.support.models.commit_group import START_MS
 from tests.support.transcript.wording_partitions import say_delivery
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millrace.core.model import QueueSpec
-from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
+from millrace.core.cells import IdCell, PartitionCell, SlicesCell
+from millrace.core.spec import QueueSpec
 
 
 def say_partition(cell: PartitionCell | SlicesCell | IdCell) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millrace.core.model import QueueSpec
 from millrace.core.notes import Notes
+from millrace.core.spec import QueueSpec
 
 
 def bounded(spec: QueueSpec) -> str:

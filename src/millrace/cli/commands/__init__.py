@@ -1,1 +1,1 @@
-"""The verbs that work on queues through the public API, one module each."""
+"""The verbs that work through the public API, a module for each verb or family of verbs."""

@@ -1,4 +1,4 @@
-"""`millrace bench`: roughly how fast it is here, beside the bare disk."""
+"""`millrace bench`: a rough throughput measurement, compared with the raw disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from millrace.cli.kinds import DURATION
-from millrace.cli.printing import Column
-from millrace.cli.progress import Bar
+from millrace.cli.parameter_types import DURATION
+from millrace.cli.printing import ProgressBar, TableColumn
 from millrace.cli.shell import Shell
 from millrace.cli.verb import verb
 
@@ -26,22 +25,22 @@ BATCH = 1_000
 """Messages of one publish, and of one lease call."""
 
 PUBLISHERS = 4
-"""Publishers at a time; a commit takes what all of them have sent."""
+"""Concurrent publishers; a commit includes the messages of all."""
 
 BARE_BYTES = 8 * 1024 * 1024
-"""The file that the bare disk writes over; the engine's records are as large at most."""
+"""Size of the file that the raw disk test overwrites; the maximum size of a WAL record."""
 
 SECTOR_BYTES = 4096
 
 WORDS = """\
-One short run beside whatever else this machine does; a second one may differ by half. Every rate
-counts messages that are on disk as far as the disk tells the truth about syncs. The bare disk
-writes as many bodies over a file that is there already, with a sync after each write, and does
-nothing else: one body, or those of four publishers at once."""
+This is one short run, on a machine with other load; a second run may differ by half. Rates count
+messages that are durable, provided that the disk reports syncs truthfully. The bare disk test
+overwrites an existing file with the same bodies and syncs after each write: one body, or those of
+four publishers at once."""
 
 
 class Measure(NamedTuple):
-    """A rate, and that of the bare disk for the same bytes."""
+    """A measured rate, and the rate of the bare disk for the same bytes."""
 
     name: str
     what: str
@@ -57,9 +56,14 @@ class Measure(NamedTuple):
         millrace bench --time 0.2s --size 100 --here
     """,
 )
-@click.option("--here", is_flag=True, help="Where --data is, in a queue of its own.")
+@click.option("--here", is_flag=True, help="Measure in the folder or server of --data.")
 @click.option(
-    "--time", "seconds", type=DURATION, default=2, metavar="TIME", help="For each measure. [2s]"
+    "--time",
+    "seconds",
+    type=DURATION,
+    default=2,
+    metavar="TIME",
+    help="Duration of each measurement. [2s]",
 )
 @click.option(
     "--size",
@@ -67,14 +71,14 @@ class Measure(NamedTuple):
     default=1000,
     show_default=True,
     metavar="BYTES",
-    help="The size of a body.",
+    help="Size of a body in bytes.",
 )
 async def bench(shell: Shell, *, here: bool, seconds: float, size: int) -> None:
-    """Measure publishing, leasing and settling for a moment, beside the bare disk.
+    """Measure publishing, leasing and settling, compared with the bare disk.
 
-    It uses a temporary folder, which may lie on another disk than your data: TMPDIR names its
-    place, and --here measures in the folder of --data, or on the server, whose disk is not to be
-    had by itself.
+    It uses a temporary folder, which may be on another disk than your data: TMPDIR sets its place.
+    With --here, it uses a temporary queue in the folder or server of --data; for a server, the
+    disk is not measured.
     """
     if here:
         measures = await _in_folder(shell, seconds, size)
@@ -83,11 +87,11 @@ async def bench(shell: Shell, *, here: bool, seconds: float, size: int) -> None:
             temporary = Shell(Path(folder), is_json=shell.out.is_json, patience=0)
             measures = await _in_folder(temporary, seconds, size)
     columns = [
-        Column("MEASURE"),
-        Column("MESSAGES/S", is_number=True),
-        Column("MB/S", is_number=True),
-        Column("BARE DISK", is_number=True),
-        Column("SHARE", is_number=True),
+        TableColumn("MEASURE"),
+        TableColumn("MESSAGES/S", is_number=True),
+        TableColumn("MB/S", is_number=True),
+        TableColumn("BARE DISK", is_number=True),
+        TableColumn("SHARE", is_number=True),
     ]
     shell.out.table("measure", columns, [_row(measure) for measure in measures], empty="nothing")
     shell.out.note(WORDS)
@@ -116,8 +120,8 @@ async def _in_folder(shell: Shell, seconds: float, size: int) -> list[Measure]:
     from millrace import Settings
 
     name = f"bench-{secrets.token_hex(4)}"
-    with Bar("measuring", total=5) as bar:
-        # Those that a program has unless it chooses others.
+    with ProgressBar("measuring", total=5) as bar:
+        # The default settings of a program.
         async with shell.open(make=True, settings=Settings()) as m:
             try:
                 return await _measure(shell.target, m, name, seconds, size, bar)
@@ -126,7 +130,7 @@ async def _in_folder(shell: Shell, seconds: float, size: int) -> list[Measure]:
 
 
 async def _measure(
-    target: Target, m: Millrace, name: str, seconds: float, size: int, bar: Bar
+    target: Target, m: Millrace, name: str, seconds: float, size: int, bar: ProgressBar
 ) -> list[Measure]:
     queue = await m.queue(name)
     body = os.urandom(size)
@@ -152,9 +156,9 @@ async def _measure(
 
 
 def _bare_rate(folder: Path, body: bytes, count: int, seconds: float) -> float:
-    """Bodies a second that the disk takes, `count` with each sync."""
+    """Return the bodies per second that the disk writes, with a sync after each `count`."""
     data = body * count
-    # Whole sectors, as any log writes them.
+    # Whole sectors, as a log writes them.
     data += bytes(-len(data) % SECTOR_BYTES)
     done = 0
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:

@@ -1,4 +1,4 @@
-"""`millrace context`: names for folders and servers, one of which is in use."""
+"""`millrace context`: names for folders and servers, one of which is current."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import click
 
+from millrace.cli.command_group import CommandGroup
 from millrace.cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
-from millrace.cli.ending import USAGE, Ended
-from millrace.cli.printing import Column
+from millrace.cli.exit_errors import USAGE, ExitError
+from millrace.cli.printing import TableColumn
 from millrace.cli.shell import Shell
 from millrace.cli.target import folder_of, is_address
 from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace context add here millrace-data --use
         millrace context list
@@ -26,12 +26,11 @@ from millrace.cli.verbs import Verbs
     """),
 )
 def context() -> None:
-    """Name folders and servers, and choose one that is in use.
+    """Manage contexts: names for folders and servers with credentials.
 
-    A context is a folder, or a server with what is needed to be let in. Every verb works on the one
-    in use, unless an option or the environment names another place; `--context NAME` names one.
-    They are kept in millrace/contexts.toml of the user's config folder, or in the file that
-    MILLRACE_CONTEXTS names.
+    Verbs use the context in use, unless options or environment variables give another folder or
+    server; `--context NAME` selects one for a single call. Contexts are stored in
+    millrace/contexts.toml of the user's config folder, or in the file MILLRACE_CONTEXTS.
     """
 
 
@@ -50,17 +49,19 @@ def context() -> None:
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The file with the token; it is read each time.",
+    help="File with the token; read at each use.",
 )
-@click.option("--token", type=click.Choice(["-"]), help="Keep the token that standard input has.")
+@click.option(
+    "--token", type=click.Choice(["-"]), help="Read the token from standard input and store it."
+)
 @click.option(
     "--certificates",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Whose signatures of the server are trusted, as PEM.",
+    help="Trusted CA certificates for HTTPS, as PEM.",
 )
-@click.option("--use", is_flag=True, help="Have it be the one in use.")
-@click.option("--replace", is_flag=True, help="There may be one of this name.")
+@click.option("--use", is_flag=True, help="Use it from now on.")
+@click.option("--replace", is_flag=True, help="Replace an existing context of this name.")
 async def add(
     shell: Shell,
     name: str,
@@ -72,15 +73,15 @@ async def add(
     use: bool,
     replace: bool,
 ) -> None:
-    """Name a folder or a server NAME. Nobody is asked yet whether it is there."""
+    """Add the context NAME for a folder or a server, without connecting to it."""
     made = _made(where, token_file, certificates, keeps_token=token is not None)
     path = contexts_file(os.environ)
     with changing(path) as held:
         known = dict(held[0].contexts)
         if name in known and not replace and known[name] != made:
-            raise Ended(
+            raise ExitError(
                 f"there is a context {name!r} already: {known[name].where}",
-                "--replace puts this one in its place",
+                "--replace overwrites it",
                 code="exists",
             )
         known[_checked(name)] = made
@@ -101,12 +102,12 @@ async def list_contexts(shell: Shell) -> None:
         for name, one in sorted(found.contexts.items())
     ]
     columns = [
-        Column("IN USE"),
-        Column("CONTEXT", is_long=True),
-        Column("WHERE", is_long=True),
-        Column("KNOWN BY"),
+        TableColumn("IN USE"),
+        TableColumn("CONTEXT", is_long=True),
+        TableColumn("WHERE", is_long=True),
+        TableColumn("KNOWN BY"),
     ]
-    empty = "no contexts; `millrace context add NAME PATH|URL` makes one"
+    empty = "no contexts; `millrace context add NAME PATH|URL` adds one"
     shell.out.table("context", columns, rows, empty=empty)
 
 
@@ -119,9 +120,9 @@ async def list_contexts(shell: Shell) -> None:
     has_data=False,
 )
 @click.argument("name", required=False)
-@click.option("--none", is_flag=True, help="Use none of them.")
+@click.option("--none", is_flag=True, help="Use no context.")
 async def use(shell: Shell, name: str | None, *, none: bool) -> None:
-    """Have verbs work on the context NAME, unless they are told otherwise."""
+    """Use the context NAME by default."""
     if (name is None) != none:
         raise click.UsageError("give the name of a context, or --none")
     with changing(contexts_file(os.environ)) as held:
@@ -141,7 +142,7 @@ async def use(shell: Shell, name: str | None, *, none: bool) -> None:
 )
 @click.argument("name", required=False)
 async def show(shell: Shell, name: str | None) -> None:
-    """Show the context NAME, or the one in use; of a token, only that it is there."""
+    """Show the context NAME, or the one in use, without its token."""
     found = read_contexts(contexts_file(os.environ))
     chosen = name or found.current
     if not chosen:
@@ -165,7 +166,7 @@ async def show(shell: Shell, name: str | None) -> None:
 )
 @click.argument("name")
 async def remove(shell: Shell, name: str) -> None:
-    """Forget the context NAME; the folder or server is as it was."""
+    """Remove the context NAME; its folder or server is unchanged."""
     with changing(contexts_file(os.environ)) as held:
         known = dict(held[0].contexts)
         held[0].find(name)
@@ -177,9 +178,9 @@ async def remove(shell: Shell, name: str) -> None:
 def _made(
     where: str, token_file: Path | None, certificates: Path | None, *, keeps_token: bool
 ) -> Context:
-    """The context, if somebody could connect to it."""
+    """Return the context after validating URL, token and certificates."""
     import millrace
-    from millrace.server.access import is_token
+    from millrace.server.auth.access import is_token
 
     if not is_address(where):
         if keeps_token or token_file is not None or certificates is not None:
@@ -192,7 +193,7 @@ def _made(
         raise click.UsageError("certificates go with https")
     token = sys.stdin.readline().strip() if keeps_token else ""
     if keeps_token and not is_token(token):
-        raise Ended("standard input has no token", "`millrace token new` makes one")
+        raise ExitError("standard input has no token", "`millrace token new` makes one")
     return Context(
         url=where,
         token=token,
@@ -203,8 +204,8 @@ def _made(
 
 def _checked(name: str) -> str:
     if not name or not name.isprintable() or len(name) > 80 or name.startswith("-"):
-        raise Ended(
-            f"{name!r} is no name of a context", "a few letters and digits will do", exit_code=USAGE
+        raise ExitError(
+            f"{name!r} is not a valid name", "use letters and digits, at most 80", exit_code=USAGE
         )
     return name
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millrace.cli.ending import Ended
-from millrace.cli.kinds import PLACE
-from millrace.cli.printing import Column
+from millrace.cli.command_group import CommandGroup
+from millrace.cli.exit_errors import ExitError
+from millrace.cli.parameter_types import START
+from millrace.cli.printing import TableColumn
 from millrace.cli.shell import Shell, find_queue, suggest
 from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
 from millrace.errors import Exists
 
 if TYPE_CHECKING:
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace cursor list orders
         millrace cursor reset orders report --to beginning
     """),
 )
 def cursor() -> None:
-    """List, reset or delete cursors: followers' durable positions in a queue.
+    """List, reset or delete cursors: the durable positions of followers.
 
-    `millrace follow QUEUE --name NAME` makes one.
+    `millrace follow QUEUE --name NAME` creates one.
     """
 
 
 @verb("list", examples="millrace cursor list orders")
 @click.argument("queue")
 async def list_cursors(shell: Shell, queue: str) -> None:
-    """List the cursors of QUEUE, and how far each has committed."""
+    """List the cursors of QUEUE with their positions and lag."""
     async with shell.open() as m:
         found = await find_queue(m, queue)
         cursors = await found.cursors()
@@ -45,10 +45,10 @@ async def list_cursors(shell: Shell, queue: str) -> None:
     shell.out.table(
         "cursor",
         [
-            Column("CURSOR", is_long=True),
-            Column("SEQ", is_number=True),
-            Column("END", is_number=True),
-            Column("BEHIND", is_number=True),
+            TableColumn("CURSOR", is_long=True),
+            TableColumn("SEQ", is_number=True),
+            TableColumn("END", is_number=True),
+            TableColumn("BEHIND", is_number=True),
         ],
         [
             (
@@ -57,7 +57,7 @@ async def list_cursors(shell: Shell, queue: str) -> None:
             )
             for name, seq in cursors.items()
         ],
-        empty=f"no cursors; `millrace follow {queue} --name NAME` makes one",
+        empty=f"no cursors; `millrace follow {queue} --name NAME` creates one",
     )
 
 
@@ -72,41 +72,43 @@ async def list_cursors(shell: Shell, queue: str) -> None:
 @click.argument("name")
 @click.option(
     "--to",
-    type=PLACE,
+    type=START,
     default="beginning",
     show_default=True,
-    help="beginning, end, the first seq to be read, or a time.",
+    help="New position: beginning, end, the first seq to be read, or a time.",
 )
 async def reset(shell: Shell, queue: str, *, name: str, to: str | int | datetime) -> None:
-    """Let the cursor NAME of QUEUE begin anew at another place."""
+    """Move the cursor NAME of QUEUE to another position."""
     async with shell.open() as m:
-        found = await existing(await find_queue(m, queue), name)
+        found = await find_cursor(await find_queue(m, queue), name)
         await found.reset(to)
         seq = found.position.seq
-    shell.out.line("cursor", {"cursor": name, "seq": seq}, f"{name} goes on after seq {seq}")
+    shell.out.line("cursor", {"cursor": name, "seq": seq}, f"{name} continues after seq {seq}")
 
 
 @verb("delete", examples="millrace cursor delete orders report")
 @click.argument("queue")
 @click.argument("name")
 async def delete(shell: Shell, queue: str, *, name: str) -> None:
-    """Forget the cursor NAME of QUEUE; no message is changed."""
+    """Delete the cursor NAME of QUEUE; no message is changed."""
     async with shell.open() as m:
-        found = await existing(await find_queue(m, queue), name)
+        found = await find_cursor(await find_queue(m, queue), name)
         await found.delete()
     shell.out.line("deleted", {"cursor": name}, f"deleted the cursor {name}")
 
 
-async def existing(queue: Queue, name: str) -> Cursor:
-    """The cursor of this name, which is not made.
+async def find_cursor(queue: Queue, name: str) -> Cursor:
+    """Return an existing cursor.
 
     Raises:
-        Ended: there is none; the hint names the nearest.
+        ExitError: it does not exist; the hint suggests the nearest name.
     """
     known = await queue.cursors()
     if name not in known:
         listed = f"`millrace cursor list {queue.name}` lists them"
-        raise Ended(f"there is no cursor {name!r}", suggest(name, known, listed), code="not_found")
+        raise ExitError(
+            f"there is no cursor {name!r}", suggest(name, known, listed), code="not_found"
+        )
     try:
         return await queue.cursor(name)
     except Exists:

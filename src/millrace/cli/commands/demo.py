@@ -1,4 +1,4 @@
-"""`millrace demo`: sample data to play with."""
+"""`millrace demo`: sample data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import shlex
 from pathlib import Path
 
-from millrace.cli.ending import Ended
-from millrace.cli.shell import Shell, holds_queues
+from millrace.cli.exit_errors import ExitError
+from millrace.cli.shell import Shell, is_millrace_folder
 from millrace.cli.target import DATA_DEFAULT
 from millrace.cli.verb import verb
 
@@ -30,10 +30,10 @@ MAIL = ["welcome, Ada", "your hammer is on its way", "welcome, Edsger", "a quest
     """,
 )
 async def demo(shell: Shell) -> None:
-    """Make a folder with sample data: the keyed queue `orders` and the work queue `mail`."""
+    """Create a folder with sample data: the keyed queue `orders` and the work queue `mail`."""
     from millrace import Message
 
-    if isinstance(shell.target, Path) and holds_queues(shell.target):
+    if isinstance(shell.target, Path) and is_millrace_folder(shell.target):
         raise _exists(shell)
     async with shell.open(make=True) as m:
         if await m.queues():
@@ -45,7 +45,7 @@ async def demo(shell: Shell) -> None:
                 for key, name, item, count, total in ORDERS
             ]
         )
-        # A revision replaces what it revises, and a delete leaves word of itself.
+        # A new revision replaces the older one; a delete stays visible as a delete.
         await orders.publish(_order("Grace", "hammer", 2, 49.00), key="order-2")
         await orders.publish(None, key="order-4")
         mail = await m.queue("mail")
@@ -53,10 +53,10 @@ async def demo(shell: Shell) -> None:
     _tell(shell)
 
 
-def _exists(shell: Shell) -> Ended:
-    return Ended(
-        f"{shell.target} holds queues already; a demo begins with a new folder",
-        "--data PATH names one; `millrace queue list` shows what is there",
+def _exists(shell: Shell) -> ExitError:
+    return ExitError(
+        f"{shell.target} has queues already; the demo needs a new folder",
+        "--data PATH gives one; `millrace queue list` lists the queues",
         code="exists",
     )
 
@@ -69,20 +69,23 @@ def _order(customer: str, item: str, count: int, total: float) -> bytes:
 def _tell(shell: Shell) -> None:
     where = "" if shell.target == DATA_DEFAULT else f" --data {shlex.quote(str(shell.target))}"
     lines = [
-        (f"millrace queue list{where}", "which queues are there"),
+        (f"millrace queue list{where}", "list the queues"),
         (f"millrace peek orders{where}", "the newest revision of each order"),
-        (f"millrace explain orders 2{where}", "what became of the first order-2"),
+        (f"millrace explain orders 2{where}", "the state of the first order-2"),
         (
             f"millrace follow orders --once --name report{where}",
-            "everything, then only what is new",
+            "all messages, then only new ones",
         ),
-        (f"millrace publish mail 'hello'{where}", "one more letter"),
-        (f"millrace work mail --once{where} -- cat", "a command for each letter"),
-        (f"""millrace sql{where} "select key_text, text ->> 'item' from orders" """, "in SQL"),
+        (f"millrace publish mail 'hello'{where}", "publish a message"),
+        (f"millrace work mail --once{where} -- cat", "run a command for each message"),
+        (
+            f"""millrace sql{where} "select key_text, text ->> 'item' from orders" """,
+            "query with SQL",
+        ),
     ]
     width = max(len(line) for line, _ in lines)
     text = "\n".join(f"  {line.ljust(width)}  # {why}" for line, why in lines)
     fields = {"path": str(shell.target), "queues": ["orders", "mail"]}
     shell.out.line(
-        "demo", fields, f"made {shell.target} with the queues orders and mail. Try:\n{text}"
+        "demo", fields, f"created {shell.target} with the queues orders and mail. Try:\n{text}"
     )

@@ -1,4 +1,4 @@
-"""`millrace follow`: a queue's changes as lines, one consistent snapshot after another."""
+"""`millrace follow`: prints or carries the messages of a queue, snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING
 import click
 
 from millrace.cli.bounds import FOLLOW_SECONDS, WRITE_CHARACTERS
-from millrace.cli.commands.cursor import existing
-from millrace.cli.commands.pipeline import where_meant
-from millrace.cli.kinds import PLACE
-from millrace.cli.progress import Bar
+from millrace.cli.commands.cursor import find_cursor
+from millrace.cli.formatting import (
+    body_text,
+    headers_text,
+    key_text,
+    message_fields,
+    plural,
+    time_text,
+)
+from millrace.cli.parameter_types import START
+from millrace.cli.printing import ProgressBar
 from millrace.cli.shell import Shell, find_queue, split_name
-from millrace.cli.stopping import Stop
-from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
+from millrace.cli.shutdown import ShutdownSignal
+from millrace.cli.target import pipeline_location
 from millrace.cli.verb import verb
-from millrace.cli.words import counted
 from millrace.limits import CARRY_ROWS_MAX
 
 if TYPE_CHECKING:
@@ -40,21 +46,27 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "start",
-    type=PLACE,
+    type=START,
     default="beginning",
     show_default=True,
-    help="beginning, end, the first seq, or a time (UTC); where a new cursor begins.",
+    help="Start of a new cursor: beginning, end, the first seq, or a time (UTC).",
 )
-@click.option("--name", help="A durable cursor: the next call goes on where this one ended.")
-@click.option("--retain", is_flag=True, help="A new cursor is also shown what workers settle.")
-@click.option("--once", is_flag=True, help="End when everything was read.")
-@click.option("--into", metavar="SINK", help="Carry them there, exactly once: delta:/lake/x …")
+@click.option("--name", help="Durable cursor: the next call resumes where this one ended.")
+@click.option(
+    "--retain",
+    is_flag=True,
+    help="Create the cursor as retaining: it also gets messages that workers have settled.",
+)
+@click.option("--once", is_flag=True, help="Exit when all messages are read.")
+@click.option(
+    "--into", metavar="SINK", help="Write to this sink, exactly once, such as delta:/lake/x."
+)
 @click.option(
     "--rows",
     type=click.IntRange(1, CARRY_ROWS_MAX),
     default=CARRY_ROWS_MAX,
     show_default=True,
-    help="With --into: rows that are carried at once, at most.",
+    help="With --into: maximum rows of one commit.",
 )
 async def follow(
     shell: Shell,
@@ -69,20 +81,23 @@ async def follow(
 ) -> None:
     """Print the messages of QUEUE in order, then wait for more until interrupted.
 
-    A durable cursor is moved only after the lines of a snapshot were written. As long as this
-    runs, the folder is in use, so that nobody else can publish to it: mostly one wants --once.
+    A durable cursor is moved only after the lines of a snapshot are written. While this runs, the
+    folder is in use and no other process can publish to it, unless it is served; use --once to read
+    what is there and exit.
 
-    With --into they are carried into a sink instead, which stores how far it is: another call goes
-    on there, whatever has happened to this one. A folder is shared with others meanwhile.
+    With --into, messages are written to a sink, which stores its position with the data: another
+    call resumes there, even after a crash. The folder is then shared with other processes.
     """
     if into is not None:
         if start != "beginning":
-            raise click.UsageError("--from is not for --into, which goes on where the sink is")
+            raise click.UsageError(
+                "--from cannot be used with --into, which resumes at the sink's position"
+            )
         await _carry(shell, queue, into, name, rows, once=once)
         return
     if retain and name is None:
-        raise click.UsageError("--retain needs a --name: only a durable cursor can be kept for")
-    async with shell.open() as m, Stop() as stop:
+        raise click.UsageError("--retain needs a --name: only durable cursors can retain messages")
+    async with shell.open() as m, ShutdownSignal() as stop:
         found = await find_queue(m, queue)
         async with _cursor(found, name, start, retain=retain) as cursor:
             while not stop.is_set:
@@ -116,9 +131,9 @@ async def _carry(
         count = sum(one.rows for one in progress.sinks)
         bar.reach(count, count + progress.lag)
 
-    where = where_meant(shell)
-    with Bar(f"{plain} into {kind}", total=None) as bar:
-        async with Stop() as stop:
+    where = pipeline_location(shell.target)
+    with ProgressBar(f"{plain} into {kind}", total=None) as bar:
+        async with ShutdownSignal() as stop:
             await stop.thread(
                 lambda ending: carry(
                     carried,
@@ -131,16 +146,16 @@ async def _carry(
                 )
             )
     fields = {"queue": queue, "sink": kind, "cursor": carried.cursor, "rows": count}
-    shell.out.line("carried", fields, f"{counted(count, 'row')} of {queue} carried into {kind}")
+    shell.out.line("carried", fields, f"{plural(count, 'row')} of {queue} written to {kind}")
 
 
 @asynccontextmanager
 async def _cursor(
     queue: Queue, name: str | None, start: str | int | datetime, *, retain: bool
 ) -> AsyncIterator[Cursor]:
-    """The durable cursor, or one that is gone at the end."""
+    """Yield the durable cursor, or a temporary one that is deleted at the end."""
     if name is not None and not retain and name in await queue.cursors():
-        yield await existing(queue, name)
+        yield await find_cursor(queue, name)
         return
     if name is not None:
         yield await queue.cursor(name, start=start, retain=retain)
@@ -152,8 +167,8 @@ async def _cursor(
         await passing.delete()
 
 
-async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
-    """Write the rows; returns up to where if it was stopped, None at the end."""
+async def _write(shell: Shell, snapshot: Snapshot, stop: ShutdownSignal) -> int | None:
+    """Print the rows of a snapshot; return the last seq printed on shutdown, else None."""
     lines: list[str] = []
     size, last = 0, snapshot.after
     async for row in snapshot.rows():
@@ -170,7 +185,7 @@ async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
 
 
 def _line(row: Row) -> str:
-    parts = [f"{row.seq!s:>6}", moment(row.time_ms), key_text(row.key)]
+    parts = [f"{row.seq!s:>6}", time_text(row.time_ms), key_text(row.key)]
     if row.headers:
         parts.append(headers_text(row.headers))
     return "  ".join([*parts, body_text(row.body)])

@@ -1,13 +1,12 @@
-"""`millrace health`: is all well with a folder's data?"""
+"""`millrace health`: the health of a folder's data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millrace.cli.ending import FATAL, REFUSED, RETRY
+from millrace.cli.exit_errors import FATAL, REFUSED, RETRY
+from millrace.cli.formatting import Value, size_text, time_text
 from millrace.cli.shell import Shell
-from millrace.cli.show import Value, size_text
-from millrace.cli.text import moment
 from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     """,
 )
 async def health(shell: Shell) -> int:
-    """Say whether publishing is refused, what was found damaged, and how the archive stands.
+    """Check whether publishing is refused, data is damaged, or the log archive lags.
 
-    Exit codes: 0 all is well, 1 the archive has a gap or cannot be written to, 3 publishing is
-    refused for lack of room, 4 something is damaged. A program that has the folder open is asked
-    itself: `await m.health()`.
+    Exit codes: 0 healthy, 1 the archive has a gap or cannot be written, 3 publishing is refused
+    for lack of disk space or memory (disk_low, memory_high), 4 data is damaged. A program that has
+    the folder open can call `await m.health()`.
     """
     async with shell.open() as m:
         found = await m.health()
@@ -44,23 +43,23 @@ async def health(shell: Shell) -> int:
         "archive_error": found.archive_error,
     }
     texts = {
-        "publishing": f"refused: {found.refuses}" if found.refuses else "taken",
-        "free on the disk": size_text(found.disk_free_bytes),
-        "all read again": "never" if scrubbed is None else moment(scrubbed),
+        "publishing": f"refused: {found.refuses}" if found.refuses else "accepted",
+        "free disk space": size_text(found.disk_free_bytes),
+        "last full scrub": "never" if scrubbed is None else time_text(scrubbed),
         "damaged": ", ".join(found.damaged) or "nothing",
         "archive": archive,
     }
     if found.archive is not None:
         texts["archive behind"] = size_text(found.archive_behind_bytes)
-        gap = "yes: make a new backup with --follow" if found.archive_gap else "none"
+        gap = "yes: create a new backup with --follow" if found.archive_gap else "none"
         texts["archive gap"] = gap
         texts["archive error"] = found.archive_error or "none"
     shell.out.listing("health", fields, texts)
-    return code_of(found)
+    return exit_code_of(found)
 
 
-def code_of(found: Health) -> int:
-    """The exit code: of several troubles, that of the worst."""
+def exit_code_of(found: Health) -> int:
+    """Return the exit code of the most severe problem."""
     if found.damaged:
         return FATAL
     if found.refuses:

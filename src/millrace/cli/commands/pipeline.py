@@ -1,84 +1,86 @@
-"""`millrace pipeline`: check, plan, run and judge declared pipelines."""
+"""`millrace pipeline`: validate, plan, run and verify declared pipelines."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import sys
+import time
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
 
-from millrace.cli.ending import REFUSED, USAGE, Ended
-from millrace.cli.kinds import PLACE
-from millrace.cli.pipeline_shown import LAG_COLUMNS, Live, lag_fields, lag_texts
-from millrace.cli.printing import Column
+from millrace.cli.command_group import CommandGroup
+from millrace.cli.exit_errors import REFUSED, USAGE, ExitError
+from millrace.cli.formatting import plural
+from millrace.cli.parameter_types import START
+from millrace.cli.printing import Printer, TableColumn
 from millrace.cli.shell import Shell
-from millrace.cli.stopping import Stop
-from millrace.cli.target import Server
+from millrace.cli.shutdown import ShutdownSignal
+from millrace.cli.target import pipeline_location
 from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
-from millrace.cli.words import counted
 
 if TYPE_CHECKING:
-    from millrace.pipeline import OnChange, Pipeline, Setting, Where
+    from rich.live import Live as RichLive
+    from rich.table import Table
 
-T = TypeVar("T")
+    from millrace.pipeline import OnChange, Pipeline, Progress, Setting, SinkStatus
+
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace pipeline validate orders.toml
         millrace pipeline run orders.toml --once
     """),
 )
 def pipeline() -> None:
-    """Carry the rows of a queue through steps into sinks, exactly once.
+    """Run pipelines: carry messages of a queue through steps into sinks, exactly once.
 
-    FILE is a declaration in TOML; the guide has a page on pipelines.
+    FILE is a declaration in TOML; see docs/guide/pipelines.md.
     """
 
 
 @verb("validate", has_data=False, examples="millrace pipeline validate orders.toml")
 @_FILE
 async def validate(shell: Shell, file: Path) -> None:
-    """Check the declaration FILE, without running anything.
+    """Validate the declaration FILE without running it.
 
-    Where rows of steps may become dead letters, a Spark on this machine reads the steps: it has to
-    be known which message a row was made of.
+    If rows of steps may become dead letters, a local Spark analyzes the steps, to find out whether
+    each row can be traced to its message.
     """
     from millrace.pipeline import Setting, check_letters, has_letters
 
     found = _read(file)
     if has_letters(found):
         if find_spec("pyspark") is None:
-            shell.out.note("its steps were not looked at, since Spark is not installed")
+            shell.out.note("its steps were not checked, since Spark is not installed")
         else:
             setting = Setting(say=shell.out.aside)
             await asyncio.to_thread(check_letters, found, setting)
     shell.out.line(
         "valid",
         {"pipeline": found.name, "steps": len(found.steps), "sinks": len(found.sinks)},
-        f"{found.name}: {counted(len(found.steps), 'step')}, {counted(len(found.sinks), 'sink')}; "
-        "nothing is wrong with the declaration itself",
+        f"{found.name}: {plural(len(found.steps), 'step')}, {plural(len(found.sinks), 'sink')}; "
+        "the declaration is valid",
     )
 
 
 @verb("plan", examples="millrace pipeline plan orders.toml")
 @_FILE
 async def plan(shell: Shell, file: Path) -> None:
-    """Say what would run: the columns of each step, and where each sink stands."""
+    """Show what would run: the columns of each step, and the position of each sink."""
     from millrace.pipeline import plan_pipeline
 
     found = await asyncio.to_thread(plan_pipeline, _read(file), _setting(shell))
-    how = "as a stream of Spark's, which keeps a state" if found.is_stateful else "span by span"
+    how = "as a stateful Spark stream" if found.is_stateful else "span by span"
     shell.out.line(
         "plan",
         {
@@ -91,7 +93,7 @@ async def plan(shell: Shell, file: Path) -> None:
     )
     shell.out.table(
         "view",
-        [Column("VIEW"), Column("COLUMNS", is_long=True)],
+        [TableColumn("VIEW"), TableColumn("COLUMNS", is_long=True)],
         [
             (
                 {"view": view.name, "columns": dict(view.columns)},
@@ -119,41 +121,31 @@ async def plan(shell: Shell, file: Path) -> None:
     """,
 )
 @_FILE
-@click.option("--once", is_flag=True, help="End when all that is there was carried.")
+@click.option("--once", is_flag=True, help="Exit when all available rows are carried.")
 @click.option(
     "--on-change",
     type=click.Choice(["resume", "backfill", "shadow"]),
-    help="What becomes of sinks whose declaration was changed since the last run: they go on with "
-    "new rows, get all rows again by key, or another place is filled beside theirs.",
+    help="For sinks whose declaration changed since the last run: continue with new rows, rewrite "
+    "all rows by key, or fill a second place beside the first.",
 )
 async def run(shell: Shell, file: Path, *, once: bool, on_change: OnChange | None) -> None:
-    """Carry rows as they come, until Ctrl-C; what was begun is finished."""
+    """Carry rows as they arrive, until Ctrl-C; the current span is finished first."""
     from millrace.pipeline import run_pipeline
 
-    found, setting, ending = _read(file), _setting(shell), Event()
-    with Live(shell.out) as live:
-        await _until_stopped(
-            ending,
-            lambda: run_pipeline(
-                found, setting, once=once, on_change=on_change, stop=ending, tell=live.tell
-            ),
-        )
-
-
-async def _until_stopped(ending: Event, work: Callable[[], T]) -> T:
-    async with Stop() as stop:
-        task = asyncio.create_task(asyncio.to_thread(work))
-        asked = asyncio.create_task(stop.asked.wait())
-        await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
-        ending.set()
-        asked.cancel()
-        return await task
+    found, setting = _read(file), _setting(shell)
+    with LiveProgress(shell.out) as live:
+        async with ShutdownSignal() as stop:
+            await stop.thread(
+                lambda ending: run_pipeline(
+                    found, setting, once=once, on_change=on_change, stop=ending, tell=live.tell
+                )
+            )
 
 
 @verb("status", examples="millrace pipeline status orders.toml")
 @_FILE
 async def status(shell: Shell, file: Path) -> None:
-    """Say how far the sinks are, and how far behind, without running anything."""
+    """Show the position and lag of each sink, without running anything."""
     from millrace.pipeline import pipeline_status
 
     found = await asyncio.to_thread(pipeline_status, _read(file), _setting(shell))
@@ -181,7 +173,7 @@ async def status(shell: Shell, file: Path) -> None:
     )
     if found.before:
         shell.out.note(
-            f"its last run has carried {found.before}; `millrace pipeline plan FILE` says what "
+            f"its last run carried {found.before}; `millrace pipeline plan FILE` shows what "
             "the next one would do"
         )
 
@@ -189,22 +181,22 @@ async def status(shell: Shell, file: Path) -> None:
 @verb("verify", examples="millrace pipeline verify orders.toml")
 @_FILE
 async def verify(shell: Shell, file: Path) -> int:
-    """Compare the sinks with the queue, at one boundary that they are brought to first.
+    """Bring all sinks to one position of the queue, then compare them with it.
 
-    A run of the pipeline that goes on elsewhere is overtaken, and ends.
+    A run of the pipeline in another process is fenced off, and ends.
     """
     from millrace.pipeline import verify_pipeline
 
     results = await asyncio.to_thread(verify_pipeline, _read(file), _setting(shell))
     for result in results:
-        judged = "right" if result.is_right else f"{result.wrong} wrong"
-        how = f"{judged}; {counted(result.found, 'row')}, {result.expected:,} expected"
+        judged = "correct" if result.is_right else f"{result.wrong} wrong"
+        how = f"{judged}; {plural(result.found, 'row')}, {result.expected:,} expected"
         if result.method != "rows":
-            how = f"not compared: {result.why}; {counted(result.found, 'row')}"
+            how = f"not compared: {result.why}; {plural(result.found, 'row')}"
         if result.keyless:
-            how += f"; {counted(result.keyless, 'row')} without a key cannot be in it"
+            how += f"; {plural(result.keyless, 'row')} without a key cannot be in it"
         if result.keyless_found:
-            how += f"; it holds {counted(result.keyless_found, 'row')} without a key"
+            how += f"; it holds {plural(result.keyless_found, 'row')} without a key"
         shell.out.line(
             "verified",
             {
@@ -230,18 +222,20 @@ async def verify(shell: Shell, file: Path) -> int:
 @_FILE
 @click.option(
     "--to",
-    type=PLACE,
+    type=START,
     required=True,
-    help="beginning, end, the first seq that is carried again, or a time.",
+    help="Beginning, end, the first seq to carry again, or a time.",
 )
-@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only this one; may repeat.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--sink", "sinks", multiple=True, metavar="NAME", help="Rewind only this sink; repeatable."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 async def rewind(
     shell: Shell, file: Path, *, to: str | int | datetime, sinks: tuple[str, ...], yes: bool
 ) -> None:
-    """Have sinks begin anew at a place; the next run carries what comes after it once more.
+    """Move sinks back to a position; the next run carries the messages after it again.
 
-    Sinks with a key take the same rows again; sinks that only add rows will have them twice.
+    Sinks with a key replace the same rows; append-only sinks will have them twice.
     """
     from millrace.pipeline import adding_sinks, rewind_pipeline
 
@@ -249,13 +243,15 @@ async def rewind(
     named = [sink.name for sink in found.sinks]
     for name in sinks:
         if name not in named:
-            raise Ended(f"{file} has no sink {name!r}", f"there are {', '.join(named)}")
+            raise ExitError(f"{file} has no sink {name!r}", f"there are {', '.join(named)}")
     if not yes:
         adding = adding_sinks(found, os.environ, sinks)
         twice = f" {', '.join(adding)} will have rows twice." if adding else ""
         question = f"Rewind {', '.join(sinks) or 'all sinks'} of {found.name} to {to}?{twice}"
         if shell.out.is_json or not click.confirm(question, err=True):
-            raise Ended("nothing was rewound", "say --yes", exit_code=USAGE, code="not_confirmed")
+            raise ExitError(
+                "nothing was rewound", "give --yes", exit_code=USAGE, code="not_confirmed"
+            )
     record = await asyncio.to_thread(rewind_pipeline, found, _setting(shell), to, sinks)
     meant = sinks or [sink.name for sink in found.sinks]
     names = [sink.name for sink in record.sinks if sink.name in meant]
@@ -275,18 +271,122 @@ def _read(file: Path) -> Pipeline:
 def _setting(shell: Shell) -> Setting:
     from millrace.pipeline import Setting
 
-    return Setting(where=where_meant(shell), say=shell.out.aside)
+    return Setting(where=pipeline_location(shell.target), say=shell.out.aside)
 
 
-def where_meant(shell: Shell) -> Where:
-    """The folder or server of this call."""
-    from millrace.pipeline import Where
+LAG_COLUMNS = [
+    TableColumn("SINK", is_long=True),
+    TableColumn("FROM"),
+    TableColumn("KIND"),
+    TableColumn("METHOD"),
+    TableColumn("AT", is_long=True),
+    TableColumn("LAG", is_number=True),
+    TableColumn("BYTES", is_number=True),
+    TableColumn("SECONDS", is_number=True),
+]
 
-    target = shell.target
-    if isinstance(target, Server):
-        certificates = str(target.certificates) if target.certificates else None
-        return Where(target.url, "", target.token, certificates)
-    return Where(path=str(target))
+
+def lag_fields(sink: SinkStatus) -> dict[str, object]:
+    """Return the status of a sink for JSON."""
+    lag = sink.lag
+    return {
+        "sink": sink.name,
+        "from": sink.rows,
+        "kind": sink.kind,
+        "method": sink.method,
+        "boundary": [list(place.seqs) for place in sink.boundary.places] if sink.boundary else None,
+        "lag_rows": None if lag is None else lag.rows,
+        "lag_bytes": None if lag is None else lag.bytes,
+        "lag_seconds": None if lag is None else round(lag.seconds, 3),
+        "why": sink.why,
+        "is_asked": sink.is_asked,
+    }
+
+
+def lag_texts(sink: SinkStatus) -> tuple[str, ...]:
+    """Return the status of a sink as texts of a table row."""
+    at = "nothing yet"
+    if sink.boundary is not None:
+        at = " ".join("+".join(map(str, place.seqs)) for place in sink.boundary.places)
+    lag = sink.lag
+    behind = ("?", "?", sink.why or "?")
+    if lag is not None:
+        behind = (f"{lag.rows:,}", f"{lag.bytes:,}", f"{lag.seconds:,.1f}")
+    if sink.boundary is not None and not sink.is_asked:
+        at += " at least"
+    return (sink.name, sink.rows, sink.kind, sink.method, at, *behind)
+
+
+def progress_fields(progress: Progress) -> dict[str, object]:
+    """Return the progress of a run for JSON."""
+    return {
+        "pipeline": progress.pipeline,
+        "rows": progress.rows,
+        "seconds": round(progress.seconds, 3),
+        "lag": progress.lag,
+        "sinks": {sink.name: sink.rows for sink in progress.sinks},
+    }
+
+
+def progress_line(progress: Progress) -> str:
+    """Return the progress of a run as one line of text."""
+    rate = progress.rows / progress.seconds if progress.seconds else 0
+    sinks = ", ".join(f"{sink.name} {sink.rows:,}" for sink in progress.sinks)
+    return f"{plural(progress.rows, 'row')}, {rate:,.0f}/s; {sinks}; {progress.lag:,} wait"
+
+
+class LiveProgress:
+    """Shows progress as a live table on a terminal, else as lines."""
+
+    def __init__(self, out: Printer) -> None:
+        self._out = out
+        self._live: RichLive | None = None
+        self._rows = 0
+        self._began = time.monotonic()
+
+    def __enter__(self) -> LiveProgress:
+        if not self._out.is_json and sys.stdout.isatty():
+            from rich.live import Live as RichLive
+
+            self._live = RichLive(refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def tell(self, progress: Progress) -> None:
+        """Show the progress of the current span."""
+        self._rows += progress.rows
+        if self._live is None:
+            self._out.line("progress", progress_fields(progress), progress_line(progress))
+        else:
+            self._live.update(self._table(progress))
+
+    def _table(self, progress: Progress) -> Table:
+        from rich.table import Table
+
+        passed = time.monotonic() - self._began
+        now = progress.rows / progress.seconds if progress.seconds else 0
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for heading in ("PIPELINE", "ROWS", "ROWS/S", "OVERALL/S", "LAG"):
+            table.add_column(heading, justify="left" if heading == "PIPELINE" else "right")
+        table.add_row(
+            progress.pipeline,
+            f"{self._rows:,}",
+            f"{now:,.0f}",
+            f"{self._rows / passed:,.0f}",
+            f"{progress.lag:,}",
+        )
+        for sink in progress.sinks:
+            table.add_row(f"  {sink.name}", f"{sink.rows:,}", "", "", "")
+        return table
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
 
 
 for _verb in (validate, plan, run, status, verify, rewind):

@@ -1,4 +1,4 @@
-"""`millrace queue`: list, make, show, configure, purge and delete queues."""
+"""`millrace queue`: list, create, show, configure, purge and delete queues."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from millrace.cli.asking import confirm
-from millrace.cli.kinds import DURATION, SIZE
-from millrace.cli.printing import Column
-from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, split_name
-from millrace.cli.show import Fields, Value, size_text
-from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
+from millrace.cli.command_group import CommandGroup
+from millrace.cli.formatting import Fields, Value, size_text
+from millrace.cli.parameter_types import DURATION, SIZE
+from millrace.cli.printing import TableColumn
+from millrace.cli.shell import (
+    DEFAULT_SPACE,
+    Shell,
+    display_name,
+    find_queue,
+    split_name,
+)
+from millrace.cli.verb import confirm, epilog, verb
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -22,176 +27,175 @@ _RETENTION = click.Choice(["work", "log"])
 
 
 def _setting_options(body: F) -> F:
-    """The settings of a queue that may be changed later."""
+    """Add the options for settings that can be changed later."""
     options = [
         click.option(
             "--retention",
             type=_RETENTION,
-            help="What settling does: work ends the message, log keeps it. [work]",
+            help="Settled messages are deleted (work) or kept (log). [work]",
         ),
         click.option(
             "--keep-deletes",
             type=DURATION,
             metavar="TIME",
-            help="How long a deleted key stays readable as a delete. [1d]",
+            help="Keep the delete of a key readable for this time. [1d]",
         ),
         click.option(
             "--retry-min",
             type=DURATION,
             metavar="TIME",
-            help="A message that failed n times is left alone for n times so long. [0]",
+            help="Retry backoff: after n failures, delay the message by n times this. [0]",
         ),
-        click.option(
-            "--retry-max", type=DURATION, metavar="TIME", help="But for no longer than this."
-        ),
+        click.option("--retry-max", type=DURATION, metavar="TIME", help="Maximum retry backoff."),
         click.option(
             "--max-failures",
             type=int,
             metavar="N",
-            help="A message that failed so often is a dead letter; 0: never. [0]",
+            help="Dead-letter a message after N failures; 0: never. [0]",
         ),
         click.option(
             "--max-deliveries",
             type=int,
             metavar="N",
-            help="A message that was handed out so often is a dead letter; 0: never. [0]",
+            help="Dead-letter a message after N deliveries; 0: never. [0]",
         ),
         click.option(
             "--dead-letter",
             metavar="QUEUE",
-            help="Where dead letters go; '': nowhere, they are dropped.",
+            help="Queue for dead letters; '': drop them.",
         ),
         click.option(
             "--delay",
             type=DURATION,
             metavar="TIME",
-            help="So long nobody gets a message that names no other delay. [0]",
+            help="Default delivery delay of messages. [0]",
         ),
         click.option(
             "--group-in-flight",
             type=int,
             metavar="N",
-            help="So many messages of a group are out at once, at most; 0: any number. [0]",
+            help="Maximum messages of a group in flight; 0: no limit. [0]",
         ),
         click.option(
             "--group-blocking",
             type=click.Choice(["lease", "message"]),
-            help="What a message in flight keeps back, in order group: all of its group, until the "
-            "lease call has ended, or what comes after it. [lease]",
+            help="In order group, a message in flight blocks its whole group until the lease call "
+            "ends (lease), or only later messages (message). [lease]",
         ),
         click.option(
-            "--rate", type=float, metavar="N", help="Hand out N messages a second; 0: no limit. [0]"
+            "--rate",
+            type=float,
+            metavar="N",
+            help="Deliver up to N messages per second; 0: no limit. [0]",
+        ),
+        click.option("--rate-burst", type=int, metavar="N", help="Burst size of --rate."),
+        click.option(
+            "--partitions-min", type=int, metavar="N", help="Minimum number of partitions. [1]"
         ),
         click.option(
-            "--rate-burst", type=int, metavar="N", help="And so many at once after a pause."
-        ),
-        click.option(
-            "--partitions-min", type=int, metavar="N", help="Partitions there are at least. [1]"
-        ),
-        click.option(
-            "--partitions-max", type=int, metavar="N", help="Partitions there are at most. [10]"
+            "--partitions-max", type=int, metavar="N", help="Maximum number of partitions. [10]"
         ),
         click.option(
             "--partition-age",
             type=DURATION,
             metavar="TIME",
-            help="Partitions that were not needed for so long go. [5d]",
+            help="Remove partitions unused for this time. [5d]",
         ),
-        click.option("--group-rate", type=float, metavar="N", help="As --rate, of each group. [0]"),
         click.option(
-            "--group-burst", type=int, metavar="N", help="As --rate-burst, of each group."
+            "--group-rate", type=float, metavar="N", help="Rate limit per group, like --rate. [0]"
         ),
+        click.option("--group-burst", type=int, metavar="N", help="Burst size of --group-rate."),
         click.option(
             "--dedup",
             type=DURATION,
             metavar="TIME",
-            help="How long a de-duplication id is remembered; 0: none is taken. [5m]",
+            help="Remember de-duplication ids for this time; 0: refuse them. [5m]",
         ),
         click.option(
             "--dedup-by-body/--no-dedup-by-body",
             default=None,
-            help="A message without an id has that of its body.",
+            help="Use the hash of the body as id of messages without one.",
         ),
         click.option(
             "--ttl",
             type=DURATION,
             metavar="TIME",
-            help="A message that is not settled within this time expires; 0: never. [0]",
+            help="Expire messages not settled within this time; 0: never. [0]",
         ),
         click.option(
             "--dead-letter-expired/--no-dead-letter-expired",
             default=None,
-            help="What expires is a dead letter.",
+            help="Dead-letter expired messages.",
         ),
         click.option(
             "--max-messages",
             type=int,
             metavar="N",
-            help="So many messages are there at most; 0: any number. [0]",
+            help="Maximum number of messages; 0: no limit. [0]",
         ),
         click.option(
             "--max-in-flight",
             type=int,
             metavar="N",
-            help="So many messages are with workers at most; 0: as many as can be. [0]",
+            help="Maximum messages in flight; 0: no limit. [0]",
         ),
         click.option(
             "--max-bytes",
             type=SIZE,
             metavar="SIZE",
-            help="So much they have at most, by their mean size; 0: no limit. [0]",
+            help="Maximum size of all messages, by their mean size; 0: no limit. [0]",
         ),
         click.option(
             "--message-bytes-max",
             type=SIZE,
             metavar="SIZE",
-            help="Subscriptions of SNS forward no larger message to the queue; 0: no limit. [0]",
+            help="Maximum size of a message forwarded by SNS subscriptions; 0: no limit. [0]",
         ),
         click.option(
             "--overflow",
             type=click.Choice(["refuse", "drop"]),
-            help="Refuse what is beyond the maximum, or drop the oldest that wait. [refuse]",
+            help="At the maximum, refuse new messages, or drop the oldest waiting ones. [refuse]",
         ),
         click.option(
             "--keep",
             type=DURATION,
             metavar="TIME",
-            help="Under retention log: older messages expire; 0: never. [0]",
+            help="With retention log: expire messages older than this; 0: never. [0]",
         ),
         click.option(
             "--keep-bytes",
             type=SIZE,
             metavar="SIZE",
-            help="Under retention log: the oldest expire beyond so much; 0: never. [0]",
+            help="With retention log: expire the oldest beyond this size; 0: never. [0]",
         ),
         click.option(
             "--keep-messages",
             type=int,
             metavar="N",
-            help="Under retention log: the oldest expire beyond so many; 0: never. [0]",
+            help="With retention log: expire the oldest beyond N messages; 0: never. [0]",
         ),
         click.option(
             "--retain-max",
             type=DURATION,
             metavar="TIME",
-            help="A retaining cursor that is behind and stands still so long is dropped. [7d]",
+            help="Drop a retaining cursor that lags and does not move for this time. [7d]",
         ),
         click.option(
             "--retain-max-bytes",
             type=SIZE,
             metavar="SIZE",
-            help="A retaining cursor that holds back more is dropped. [256GB]",
+            help="Drop a retaining cursor that retains more than this. [256GB]",
         ),
         click.option(
             "--pin-max-bytes",
             type=SIZE,
             metavar="SIZE",
-            help="A snapshot that keeps more of what has ended is dropped. [256GB]",
+            help="Drop a snapshot that keeps more ended messages than this. [256GB]",
         ),
         click.option(
             "--compressed",
             type=click.Choice(["zstd", "lz4", "none"]),
-            help="How messages that stay are compressed, from now on. [none]",
+            help="Compression, from now on, of messages that stay and of large publishes. [none]",
         ),
     ]
     for option in reversed(options):
@@ -200,7 +204,7 @@ def _setting_options(body: F) -> F:
 
 
 def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
-    """Settings for people; those that ask for nothing are left out."""
+    """Return settings as texts, without those that have no effect."""
     texts = {"keyed": "yes" if spec["keyed"] else "no"}
     is_sliced = spec["delivery"] == "partitions"
     for name, value in spec.items():
@@ -221,7 +225,7 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
 
 
 def _shard_texts(shards: list[dict[str, int]], route: str) -> dict[str, str]:
-    """What each shard holds, for people."""
+    """Return the counters of each shard as texts."""
     texts = {"shards": f"{len(shards)}, by {route}"}
     for at, counts in enumerate(shards):
         texts[f"shard {at}"] = f"{counts['live']:,} live of {counts['published']:,}"
@@ -229,7 +233,7 @@ def _shard_texts(shards: list[dict[str, int]], route: str) -> dict[str, str]:
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace queue list
         millrace queue make invoices --keyed
@@ -237,9 +241,9 @@ def _shard_texts(shards: list[dict[str, int]], route: str) -> dict[str, str]:
     """),
 )
 def queue() -> None:
-    """List, make, show, change or end queues.
+    """List, create, show, configure, purge or delete queues.
 
-    A queue is named NAME, or SPACE/NAME outside the default space.
+    Queues are named NAME, or SPACE/NAME outside the default space.
     """
 
 
@@ -250,22 +254,24 @@ def queue() -> None:
         millrace queue list --json
     """,
 )
-@click.option("--space", default=DEFAULT_SPACE, metavar="NAME", help="The queues of this space.")
+@click.option(
+    "--space", default=DEFAULT_SPACE, metavar="NAME", help="List the queues of this space."
+)
 async def list_queues(shell: Shell, space: str) -> None:
-    """List the queues, with what they hold."""
+    """List the queues with their counters."""
     rows: list[tuple[Fields, list[str]]] = []
     async with shell.open() as m:
         for name in await m.queues(space=space):
             found = await m.find(name, space=space)
             spec, stats = await found.spec(), await found.stats()
             fields: dict[str, Value] = {
-                "queue": shown_name(found),
+                "queue": display_name(found),
                 "keyed": spec.keyed,
                 "retention": spec.retention,
                 **stats,
             }
             texts = [
-                shown_name(found),
+                display_name(found),
                 "yes" if spec.keyed else "no",
                 spec.retention,
                 f"{stats['live']:,}",
@@ -274,14 +280,16 @@ async def list_queues(shell: Shell, space: str) -> None:
             ]
             rows.append((fields, texts))
     columns = [
-        Column("QUEUE", is_long=True),
-        Column("KEYED"),
-        Column("RETENTION"),
-        Column("LIVE", is_number=True),
-        Column("SETTLED", is_number=True),
-        Column("PUBLISHED", is_number=True),
+        TableColumn("QUEUE", is_long=True),
+        TableColumn("KEYED"),
+        TableColumn("RETENTION"),
+        TableColumn("LIVE", is_number=True),
+        TableColumn("SETTLED", is_number=True),
+        TableColumn("PUBLISHED", is_number=True),
     ]
-    shell.out.table("queue", columns, rows, empty="no queues; `millrace queue make NAME` makes one")
+    shell.out.table(
+        "queue", columns, rows, empty="no queues; `millrace queue make NAME` creates one"
+    )
 
 
 @verb(
@@ -297,22 +305,22 @@ async def list_queues(shell: Shell, space: str) -> None:
     """,
 )
 @click.argument("name")
-@click.option("--keyed", is_flag=True, help="A message replaces the older one of its key.")
-@click.option("--shards", type=int, metavar="N", help="How many parts it has, for good. [1]")
+@click.option("--keyed", is_flag=True, help="A message replaces the older one with the same key.")
+@click.option("--shards", type=int, metavar="N", help="Number of shards; cannot be changed. [1]")
 @click.option(
     "--route",
     type=click.Choice(["key", "group", "spread"]),
-    help="Which shard a message goes to: by its key, by its group, or in turns. [key]",
+    help="Assign messages to shards by key, by group, or round-robin (spread). [key]",
 )
 @click.option(
     "--order",
     type=click.Choice(["none", "strict", "group", "fair"]),
-    help="Who waits for whom: nobody, all, or each for its group. [none]",
+    help="Delivery order: strict (FIFO), group (FIFO per group), fair (groups in turns). [none]",
 )
 @click.option(
     "--delivery",
     type=click.Choice(["messages", "partitions"]),
-    help="What a lease takes: messages, or some of a partition, which it locks. [messages]",
+    help="Lease single messages, or messages of a partition, which is locked. [messages]",
 )
 @_setting_options
 async def make(
@@ -324,9 +332,9 @@ async def make(
     route: str | None,
     **settings: Any,
 ) -> None:
-    """Make the queue NAME, and the folder if it is missing.
+    """Create the queue NAME, and the folder if it is missing.
 
-    It is no error if the queue is there with these settings.
+    An existing queue with the same settings is not an error.
     """
     space, rest = split_name(name)
     async with shell.open(make=True) as m:
@@ -334,8 +342,8 @@ async def make(
         made = await m.queue(
             rest, space=space, shards=shards, route=route, keyed=keyed or None, **settings
         )
-        fields = {"queue": shown_name(made), "made": is_new}
-    what = "made" if is_new else "there already:"
+        fields = {"queue": display_name(made), "made": is_new}
+    what = "created" if is_new else "exists already:"
     shell.out.line("queue", fields, f"{what} {name} in {shell.target}")
 
 
@@ -350,8 +358,8 @@ async def make(
 async def show(shell: Shell, name: str) -> None:
     """Show the settings of the queue NAME, its counters, cursors and stages.
 
-    Held back is what would have gone but for a snapshot, a retaining cursor, or dead letters that
-    are not yet where they go.
+    Messages are "held back" if a snapshot, a retaining cursor or a pending move of dead letters
+    still prevents their removal.
     """
     async with shell.open() as m:
         found = await find_queue(m, name)
@@ -361,7 +369,7 @@ async def show(shell: Shell, name: str) -> None:
         held = [msgspec.structs.asdict(holder) for holder in holders.held]
         shards = await found.shard_stats()
     fields: dict[str, object] = {
-        "queue": shown_name(found),
+        "queue": display_name(found),
         **spec,
         **stats,
         "cursors": cursors,
@@ -373,7 +381,7 @@ async def show(shell: Shell, name: str) -> None:
     }
     ended = {way: f"{count:,}" for way, count in stats.items() if count}
     texts = {
-        "queue": shown_name(found),
+        "queue": display_name(found),
         **_spec_texts(spec),
         "published": "0",
         "live": "0",
@@ -409,9 +417,9 @@ def _holder_text(holder: dict[str, Any]) -> str:
 @click.argument("name")
 @_setting_options
 async def configure(shell: Shell, name: str, **settings: Any) -> None:
-    """Change settings of the queue NAME; those that are not named stay as they are.
+    """Change settings of the queue NAME; settings not given stay unchanged.
 
-    Whether it is keyed, its order, its shards and their route are fixed when it is made.
+    Keyed, order, delivery, shards and route are fixed when the queue is created.
     """
     if all(value is None for value in settings.values()):
         raise click.UsageError(
@@ -420,35 +428,35 @@ async def configure(shell: Shell, name: str, **settings: Any) -> None:
     async with shell.open() as m:
         found = await find_queue(m, name)
         spec = msgspec.structs.asdict(await found.configure(**settings))
-    fields = {"queue": shown_name(found), **spec}
-    shell.out.listing("queue", fields, {"queue": shown_name(found), **_spec_texts(spec)})
+    fields = {"queue": display_name(found), **spec}
+    shell.out.listing("queue", fields, {"queue": display_name(found), **_spec_texts(spec)})
 
 
 @verb("purge", examples="millrace queue purge mail --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 async def purge(shell: Shell, name: str, *, yes: bool) -> None:
-    """End every message that is in the queue NAME now, leased ones too."""
+    """Delete all messages now in the queue NAME, including leased ones."""
     async with shell.open() as m:
         found = await find_queue(m, name)
         live = (await found.stats())["live"]
-        confirm(f"End the {live:,} messages of {name}?", yes=yes)
+        confirm(f"Delete the {live:,} messages of {name}?", yes=yes)
         last = await found.purge()
-    fields = {"queue": shown_name(found), "ended": live, "up_to_seq": last}
-    shell.out.line("purged", fields, f"ended the {live:,} messages of {name}")
+    fields = {"queue": display_name(found), "ended": live, "up_to_seq": last}
+    shell.out.line("purged", fields, f"deleted the {live:,} messages of {name}")
 
 
 @verb("delete", examples="millrace queue delete mail --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 async def delete(shell: Shell, name: str, *, yes: bool) -> None:
-    """Delete the queue NAME with all that it holds, its cursors too."""
+    """Delete the queue NAME with its messages and cursors."""
     async with shell.open() as m:
         found = await find_queue(m, name)
         live = (await found.stats())["live"]
         confirm(f"Delete {name} with its {live:,} messages?", yes=yes)
         await m.delete_queue(found.name, space=found.space)
-    fields = {"queue": shown_name(found), "ended": live}
+    fields = {"queue": display_name(found), "ended": live}
     shell.out.line("deleted", fields, f"deleted {name} and its {live:,} messages")
 
 

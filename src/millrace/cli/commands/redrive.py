@@ -1,4 +1,4 @@
-"""`millrace redrive`: dead letters back to where they came from, or elsewhere."""
+"""`millrace redrive`: moves dead letters back to their queues, or to another one."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millrace.cli.kinds import HEADER
-from millrace.cli.progress import Bar
-from millrace.cli.shell import Shell, find_queue, shown_name, split_name
-from millrace.cli.stopping import Stop
+from millrace.cli.parameter_types import HEADER
+from millrace.cli.printing import ProgressBar
+from millrace.cli.shell import (
+    Shell,
+    display_name,
+    find_queue,
+    split_name,
+)
+from millrace.cli.shutdown import ShutdownSignal
 from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
     from millrace import Message, Redrive, RedriveStats, Row
 
 DEAD = "millrace-dead-"
-"""The beginning of the headers that tell how a message died."""
+"""Prefix of the headers that describe a dead letter."""
 
 SOURCES = (f"{DEAD}queue", "millrace-queue")
-"""The headers by which letters of queues, and of pipelines, say where they came from."""
+"""Headers with the source queue, in dead letters of queues and of pipelines."""
 
 Pairs = tuple[tuple[str, bytes], ...]
 
@@ -33,22 +38,24 @@ Pairs = tuple[tuple[str, bytes], ...]
     """,
 )
 @click.argument("queue")
-@click.option("--to", metavar="QUEUE", help="Where they go, instead of where they came from.")
-@click.option("--from", "source", metavar="QUEUE", help="Only those that came from this queue.")
+@click.option("--to", metavar="QUEUE", help="Target queue, instead of the queue of origin.")
+@click.option("--from", "source", metavar="QUEUE", help="Move only letters from this queue.")
 @click.option(
     "--reason",
     type=click.Choice(["failures", "deliveries", "discarded", "expired", "length"]),
-    help="Only those that died of this.",
+    help="Move only letters with this cause.",
 )
 @click.option(
-    "--where", "wanted", type=HEADER, multiple=True, help="Only those with this header; repeatable."
+    "--where",
+    "wanted",
+    type=HEADER,
+    multiple=True,
+    help="Move only letters with this header; repeatable.",
 )
-@click.option("--set", "put", type=HEADER, multiple=True, help="Give them this header; repeatable.")
-@click.option(
-    "--unset", multiple=True, metavar="NAME", help="Take this header off them; repeatable."
-)
-@click.option("--rate", type=float, metavar="N", help="Move up to N messages in a second.")
-@click.option("--dry-run", is_flag=True, help="Only count them.")
+@click.option("--set", "put", type=HEADER, multiple=True, help="Set this header; repeatable.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove this header; repeatable.")
+@click.option("--rate", type=float, metavar="N", help="Move up to N messages per second.")
+@click.option("--dry-run", is_flag=True, help="Count the letters without moving them.")
 async def redrive(
     shell: Shell,
     queue: str,
@@ -64,8 +71,8 @@ async def redrive(
 ) -> None:
     """Move the dead letters in QUEUE back to the queues that they came from, each exactly once.
 
-    Those that are not meant stay as they are. It may be interrupted at any time: what was moved is
-    moved, and the same call again moves the rest.
+    Letters that do not match stay unchanged. The command may be interrupted at any time: moved
+    letters stay moved, and the same call moves the rest.
     """
     told = list(wanted)
     place = None if source is None else "/".join(split_name(source)).encode()
@@ -80,7 +87,7 @@ async def redrive(
     def edit(message: Message) -> Message:
         return _with_headers(message, put, unset)
 
-    async with shell.open() as m, Stop() as stop:
+    async with shell.open() as m, ShutdownSignal() as stop:
         found = await find_queue(m, queue)
         if to is not None:
             await find_queue(m, to)
@@ -95,7 +102,7 @@ async def redrive(
         await driving.close()
     stats = driving.stats
     fields = {
-        "queue": shown_name(found),
+        "queue": display_name(found),
         "total": stats.total,
         "moved": stats.moved,
         "kept": stats.kept,
@@ -111,12 +118,12 @@ async def redrive(
         shell.out.note(f"nothing {'would be' if dry_run else 'was'} moved: {stats.reason}")
 
 
-async def _drive(driving: Redrive, stop: Stop) -> None:
-    """Go on to the end, or until an end is asked for."""
+async def _drive(driving: Redrive, stop: ShutdownSignal) -> None:
+    """Run the redrive to its end, or until shutdown."""
     stats = await stop.unless(_step(driving))
     if stats is None:
         return
-    with Bar("moving", total=stats.total) as bar:
+    with ProgressBar("moving", total=stats.total) as bar:
         while not stop.is_set:
             before = stats.moved
             stats = await stop.unless(_step(driving))
@@ -126,7 +133,7 @@ async def _drive(driving: Redrive, stop: Stop) -> None:
 
 
 async def _step(driving: Redrive) -> RedriveStats | None:
-    """The next step; None at the end."""
+    """Return the statistics after the next step; None at the end."""
     return await anext(driving, None)
 
 

@@ -1,4 +1,4 @@
-"""`millrace repair`: open a quarantined queue again."""
+"""`millrace repair`: reopens a quarantined queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from millrace.cli.ending import FATAL
+from millrace.cli.exit_errors import FATAL
 from millrace.cli.shell import Shell, split_name
 from millrace.cli.verb import verb
 
@@ -24,15 +24,15 @@ from millrace.cli.verb import verb
     "--export",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="First write what can be read to this folder, and the damaged bytes as they are.",
+    help="First export readable messages and the raw damaged bytes to this folder.",
 )
-@click.option("--drop", is_flag=True, help="End the rows that cannot be read.")
+@click.option("--drop", is_flag=True, help="Delete messages that cannot be read.")
 async def repair(shell: Shell, queue: str, *, topic: bool, export: Path | None, drop: bool) -> int:
-    """Read all rows of a quarantined QUEUE, and open it again if that is possible.
+    """Read all messages of a quarantined QUEUE, and reopen it if possible.
 
-    Without --drop nothing is ended: the queue is opened only where every row can be read again, as
-    after a damaged sealed file was replaced by the one of a backup. Exit code 4: it is still
-    quarantined. The folder DIR of a server is one of its machine.
+    Without --drop nothing is deleted: the queue is reopened only if every message is readable
+    again, as after a damaged sealed file was replaced from a backup. Exit code 4: it is still
+    quarantined. For a server, DIR is a folder on its machine.
     """
     space, name = split_name(queue)
     async with shell.open() as m:
@@ -44,7 +44,7 @@ async def repair(shell: Shell, queue: str, *, topic: bool, export: Path | None, 
         "dropped": found.dropped,
         "is_open": found.is_open,
     }
-    state = "it is open again" if found.is_open else "it stays quarantined; --drop ends them"
+    state = "it is open again" if found.is_open else "it stays quarantined; --drop deletes them"
     text = (
         f"{queue}: {found.readable:,} rows can be read, {found.unreadable:,} cannot, "
         f"{found.dropped:,} were dropped: {state}"

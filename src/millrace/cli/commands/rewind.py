@@ -1,4 +1,4 @@
-"""`millrace rewind`: have workers work a log again."""
+"""`millrace rewind`: redelivers the messages of a log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import datetime
 
 import click
 
-from millrace.cli.kinds import PLACE
-from millrace.cli.shell import Shell, find_queue, shown_name
+from millrace.cli.parameter_types import START
+from millrace.cli.shell import Shell, display_name, find_queue
 from millrace.cli.verb import verb
 
 
@@ -20,17 +20,17 @@ from millrace.cli.verb import verb
 @click.argument("queue")
 @click.option(
     "--to",
-    type=PLACE,
+    type=START,
     required=True,
-    help="beginning, end, the first seq to be handed out, or a time (UTC).",
+    help="Beginning, end, the first seq to deliver, or a time (UTC).",
 )
 async def rewind(shell: Shell, queue: str, *, to: str | int | datetime) -> None:
-    """Hand the messages of QUEUE out again, from a place on; its retention must be log.
+    """Deliver the messages of QUEUE to workers again, from a position on; needs retention log.
 
-    Leases that are held become stale, and every message counts its deliveries anew.
+    Current leases become stale, and delivery counts start anew.
     """
     async with shell.open() as m:
         found = await find_queue(m, queue)
         first = await found.rewind(to)
-    fields = {"queue": shown_name(found), "seq": first}
-    shell.out.line("rewound", fields, f"workers go on with seq {first}")
+    fields = {"queue": display_name(found), "seq": first}
+    shell.out.line("rewound", fields, f"workers continue with seq {first}")

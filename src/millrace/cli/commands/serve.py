@@ -1,4 +1,4 @@
-"""`millrace serve`: the queues of a folder over HTTP."""
+"""`millrace serve`: serves the queues of a folder over HTTP."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from millrace.cli.ending import Ended
-from millrace.cli.shell import Shell, not_files
-from millrace.cli.stopping import Stop
+from millrace.cli.exit_errors import ExitError
+from millrace.cli.shell import Shell, folder_required
+from millrace.cli.shutdown import ShutdownSignal
 from millrace.cli.target import DATA_VARIABLE, is_address
 from millrace.cli.verb import verb
 from millrace.errors import MillraceError
-from millrace.loop import rest_collector
+from millrace.event_loop import rest_collector
 
 if TYPE_CHECKING:
-    from millrace.server.config import Loaded
-    from millrace.server.server import Server
+    from millrace.server.process.server import Server
+    from millrace.server.process.server_settings import LoadedSettings
 
 
 @verb(
@@ -41,26 +41,29 @@ if TYPE_CHECKING:
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Settings in TOML. [MILLRACE_CONFIG]",
+    help="Settings file in TOML. [MILLRACE_CONFIG]",
 )
 @click.option(
     "--data",
     "folder",
     metavar="PATH",
-    help="The folder with the queues; made if it is missing. [MILLRACE_DATA, or ./millrace-data]",
+    help="Folder with the queues, created if missing. [MILLRACE_DATA, or ./millrace-data]",
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", multiple=True, help="Where. [127.0.0.1:7070; port 0: any]"
+    "--listen",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="Address to listen on; repeatable. [127.0.0.1:7070; port 0: any]",
 )
-@click.option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this chain, as PEM.")
-@click.option("--tls-key", metavar="FILE", help="The key of the certificate, as PEM.")
-@click.option("--frontends", metavar="N", help="Processes that speak HTTP for the engine. [0]")
+@click.option("--tls-certificate", metavar="FILE", help="Certificate chain for HTTPS, as PEM.")
+@click.option("--tls-key", metavar="FILE", help="Private key of the certificate, as PEM.")
+@click.option("--frontends", metavar="N", help="Number of front-end processes for HTTP. [0]")
 @click.option(
     "--set",
     "others",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Any setting of the table in the guide; may be repeated.",
+    help="Any setting listed in docs/guide/server.md; repeatable.",
 )
 async def serve(
     shell: Shell,
@@ -75,14 +78,13 @@ async def serve(
 ) -> None:
     """Serve the queues of a folder over HTTP, until Ctrl-C.
 
-    Whoever asks must be known by a token. The first start makes the user `admin`, whose token lies
-    in the file `admin.token` of the folder. Settings come from flags, the environment and a file,
-    in this order; SIGHUP reads them again. What was acknowledged before the end is there after the
-    next start, and what was leased can still be settled then.
+    Clients authenticate with a token. The first start creates the user `admin`, whose token is in
+    the file `admin.token` of the folder. Settings come from options, the environment and a file, in
+    this order; SIGHUP reloads them. Acknowledged messages and current leases survive a restart.
     """
     context = click.get_current_context()
     flags: dict[str, str | None] = {
-        "data": folder or context.find_root().obj.data,
+        "data": folder or context.find_root().obj["data"],
         "listen": ";".join(listen) or None,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
@@ -94,27 +96,27 @@ async def serve(
     told = {name: value for name, value in flags.items() if value is not None}
     given = told.get("data") or os.environ.get(DATA_VARIABLE, "")
     if is_address(given):
-        raise not_files(given, "what is served is a folder")
+        raise folder_required(given, "only a folder can be served")
     try:
-        from millrace.server import logs
-        from millrace.server.frontend import Orders
-        from millrace.server.server import Server
+        from millrace.server.process import log_format
+        from millrace.server.process.frontend import FrontendOrders
+        from millrace.server.process.server import Server
     except ModuleNotFoundError as error:
-        hint = "`pip install 'millrace[server]'` brings it"
-        raise Ended(f"{error.name} is missing", hint, code="missing") from error
+        hint = "`pip install 'millrace[server]'` installs it"
+        raise ExitError(f"{error.name} is missing", hint, code="missing") from error
 
-    orders = Orders(None if config is None else str(config), told)
+    orders = FrontendOrders(None if config is None else str(config), told)
     loaded = orders.load()
-    logs.set_up(loaded.settings.log_level, loaded.settings.log_format)
+    log_format.set_up(loaded.settings.log_level, loaded.settings.log_format)
     server = Server(loaded, orders)
-    async with Stop() as stop:
+    async with ShutdownSignal() as stop:
         await stop.unless(server.start(patience=shell.patience))
         if not server.addresses:
-            # The end was asked for while it waited for the folder.
+            # Shutdown was requested while it waited for the folder.
             return
         rest_collector()
         try:
-            # Before it is told that the server is there: the signal would end it otherwise.
+            # Before the server announces itself: SIGHUP would kill it otherwise.
             hangup = asyncio.Event()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
             for warning in loaded.warnings:
@@ -126,19 +128,19 @@ async def serve(
                     hangup.clear()
                     await _reload(shell, server, orders.load)
         finally:
-            shell.out.note("stopping: what is being answered is finished first")
+            shell.out.note("stopping: requests in progress are finished first")
             await server.stop()
 
 
 def _split(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"--set {text!r} is no NAME=VALUE")
+        raise click.UsageError(f"--set {text!r} is not NAME=VALUE")
     return name.strip().replace("-", "_"), value
 
 
-async def _reload(shell: Shell, server: Server, read: Callable[[], Loaded]) -> None:
-    """Take up what was changed; what is wrong leaves everything as it is."""
+async def _reload(shell: Shell, server: Server, read: Callable[[], LoadedSettings]) -> None:
+    """Reload the settings; if they are invalid, keep the current ones."""
     try:
         found = await server.reload(read().settings)
     except MillraceError as error:
@@ -177,7 +179,7 @@ def _greet(shell: Shell, server: Server) -> None:
 
 
 def _first_message(server: Server) -> list[str]:
-    """Commands that publish one, as far as they would be answered."""
+    """Return commands that publish a first message, if they would be authorized."""
     settings = server.settings
     if not server.knows_admin_token or settings.tls_client_ca is not None:
         return []

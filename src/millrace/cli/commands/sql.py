@@ -1,4 +1,4 @@
-"""`millrace sql`: questions to queues, answered by DuckDB over snapshots."""
+"""`millrace sql`: queries over snapshots of queues, run by DuckDB."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from millrace.cli.ending import Ended
-from millrace.cli.printing import Column
+from millrace.cli.exit_errors import ExitError
+from millrace.cli.formatting import (
+    Fields,
+    Value,
+    bytes_field,
+    escaped,
+)
+from millrace.cli.printing import TableColumn
 from millrace.cli.shell import Shell, split_name, suggest
-from millrace.cli.show import Fields, Value, escaped
-from millrace.cli.text import named
 from millrace.cli.verb import verb
 from millrace.errors import Refused
 
@@ -31,10 +35,10 @@ from {source}
 """
 
 _SPACED = re.compile(r'"([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)"')
-"""A queue outside the default space, as a query names it."""
+"""A quoted name of a queue outside the default space."""
 
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
-"""How DuckDB says that there is no such table."""
+"""DuckDB's message for a missing table."""
 
 
 @verb(
@@ -47,17 +51,17 @@ _MISSING = re.compile(r"Table with name (\S+) does not exist")
 )
 @click.argument("query")
 async def sql(shell: Shell, query: str) -> None:
-    """Answer QUERY, in which the names of queues are tables.
+    """Run the SQL query QUERY, in which queues are tables.
 
-    Each queue that the query names is read as of one moment, without leasing anything. The columns
-    are shard, seq, time, key, value, headers, and key_text and text: key and value as text, where
-    they are UTF-8. A name with other characters than letters, digits and _ stands in double quotes.
-    It needs the extra `sql`.
+    Each queue is read as a consistent snapshot, without leasing messages. The columns are shard,
+    seq, time, key, value, headers, and key_text and text: key and value decoded as UTF-8, or null.
+    Quote names with other characters than letters, digits and _ in double quotes. Needs the extra
+    `sql`.
     """
     try:
         import duckdb
     except ModuleNotFoundError:
-        raise Ended(
+        raise ExitError(
             "sql needs DuckDB, which is not installed",
             "pip install 'millrace[sql]'",
             code="not_installed",
@@ -73,7 +77,7 @@ async def sql(shell: Shell, query: str) -> None:
 
 
 async def _register(con: duckdb.DuckDBPyConnection, m: Millrace, query: str) -> None:
-    """Make a view of each queue whose name is in the query; one too many does no harm."""
+    """Create a view for each queue whose name occurs in the query; extra views are harmless."""
     con.execute("set timezone = 'UTC'")
     spaced = [name for name in _SPACED.findall(query) if split_name(name)[1]]
     named_here = [name for name in await m.queues() if name.lower() in query.lower()]
@@ -82,11 +86,11 @@ async def _register(con: duckdb.DuckDBPyConnection, m: Millrace, query: str) -> 
         try:
             queue = await m.find(rest, space=space)
         except Refused:
-            # It is text within the query, or DuckDB will say that there is no such table.
+            # Some other text of the query, or DuckDB will report a missing table.
             continue
         source = f"snapshot_{number}"
         async with queue.snapshot() as snapshot:
-            # Of a folder that is served, the event loop itself has to fetch them.
+            # In a thread: for a served folder, the event loop itself must fetch the rows.
             con.register(source, await asyncio.to_thread(snapshot.arrow().read_all))
         con.execute(VIEW.format(name=_quoted(name), source=source))
 
@@ -95,24 +99,24 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _failed(error: duckdb.Error, known: list[str]) -> Ended:
-    """What DuckDB has to say, on one line."""
+def _failed(error: duckdb.Error, known: list[str]) -> ExitError:
+    """Return DuckDB's error as one line, with a hint."""
     message = str(error).partition("\n")[0]
     missing = _MISSING.search(message)
     if missing is not None:
         hint = suggest(missing[1], known, "`millrace queue list` lists the queues")
-        return Ended(f"there is no queue {missing[1]!r}", hint, code="not_found")
-    return Ended(message, "`millrace sql --help` says which columns there are", code="invalid")
+        return ExitError(f"there is no queue {missing[1]!r}", hint, code="not_found")
+    return ExitError(message, "`millrace sql --help` lists the columns", code="invalid")
 
 
 def _show(shell: Shell, relation: duckdb.DuckDBPyRelation | None) -> None:
     if relation is None:
-        # A statement that answers nothing, such as COPY.
+        # A statement without a result, such as COPY.
         shell.out.line("done", {}, "done")
         return
     found = relation.to_arrow_table()
     columns = [
-        Column(field.name, is_number=(number := _is_number(field.type)), is_long=not number)
+        TableColumn(field.name, is_number=(number := _is_number(field.type)), is_long=not number)
         for field in found.schema
     ]
     rows = (
@@ -130,10 +134,10 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _fields(names: list[str], values: tuple[object, ...]) -> Fields:
-    """A row for JSON: the columns below `row`, since one of them may be called `type`."""
+    """Return a row for JSON; columns are below `row`, since one may be named `type`."""
     row: dict[str, Value] = {}
     for name, value in zip(names, values, strict=True):
-        row |= named(name, value) if isinstance(value, bytes) else {name: _value(value)}
+        row |= bytes_field(name, value) if isinstance(value, bytes) else {name: _value(value)}
     return {"row": row}
 
 
@@ -142,13 +146,15 @@ def _value(value: object) -> Value:
         case None | str() | bool() | int() | float():
             return value
         case bytes():
-            return named("value", value)
+            return bytes_field("value", value)
         case list() | tuple():
             return [_value(each) for each in value]
         case dict():
             parts: dict[str, Value] = {}
             for name, each in value.items():
-                parts |= named(name, each) if isinstance(each, bytes) else {name: _value(each)}
+                parts |= (
+                    bytes_field(name, each) if isinstance(each, bytes) else {name: _value(each)}
+                )
             return parts
         case datetime():
             return value.isoformat()

@@ -1,4 +1,4 @@
-"""`millrace top`: what the queues do, as they do it."""
+"""`millrace top`: live figures of queues and pipelines."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from millrace.cli.kinds import DURATION
-from millrace.cli.pipeline_top import look_at_pipelines, show_pipelines
-from millrace.cli.printing import Column
-from millrace.cli.shell import Shell, shown_name
-from millrace.cli.stopping import Stop
+from millrace.cli.parameter_types import DURATION
+from millrace.cli.printing import Printer, TableColumn
+from millrace.cli.shell import Shell, display_name
+from millrace.cli.shutdown import ShutdownSignal
 from millrace.cli.verb import verb
 from millrace.errors import NotFound
 
 if TYPE_CHECKING:
     from millrace import Millrace, Queue
+    from millrace.sinks.boundary import Boundary
+
 
 _CLEAR = "\x1b[H\x1b[2J"
 
-_COLUMNS = [
-    Column("QUEUE", is_long=True),
-    Column("DEPTH", is_number=True),
-    Column("IN FLIGHT", is_number=True),
-    Column("OLDEST", is_number=True),
-    Column("IN/S", is_number=True),
-    Column("OUT/S", is_number=True),
-    Column("DEAD", is_number=True),
+_QUEUE_COLUMNS = [
+    TableColumn("QUEUE", is_long=True),
+    TableColumn("DEPTH", is_number=True),
+    TableColumn("IN FLIGHT", is_number=True),
+    TableColumn("OLDEST", is_number=True),
+    TableColumn("IN/S", is_number=True),
+    TableColumn("OUT/S", is_number=True),
+    TableColumn("DEAD", is_number=True),
 ]
 
 
-class Line(NamedTuple):
-    """A queue at a moment."""
+class QueueFigures(NamedTuple):
+    """Figures of a queue at one time."""
 
     name: str
     depth: int
@@ -54,47 +55,47 @@ class Line(NamedTuple):
         millrace top --times 2 --every 1s --json
     """,
 )
-@click.option("--every", type=DURATION, default=2, metavar="TIME", help="How often. [2s]")
-@click.option("--times", type=click.IntRange(1), metavar="N", help="End after so many looks.")
-@click.option("--space", metavar="NAME", help="Only the queues of this space.")
+@click.option("--every", type=DURATION, default=2, metavar="TIME", help="Refresh interval. [2s]")
+@click.option("--times", type=click.IntRange(1), metavar="N", help="Exit after N refreshes.")
+@click.option("--space", metavar="NAME", help="Show only the queues of this space.")
 async def top(shell: Shell, *, every: float, times: int | None, space: str | None) -> None:
-    """Show the queues again and again, the busiest first, until Ctrl-C.
+    """Show live figures of all queues, busiest first, until Ctrl-C.
 
-    IN/S are messages published a second since the last look, OUT/S those that ended. A folder that
-    a server has is asked through the server. Pipelines stand below, with what waits for each sink.
+    IN/S and OUT/S are the messages published and ended per second since the last refresh.
+    Pipelines are listed below the queues, with the lag of each sink.
     """
-    before: dict[str, Line] = {}
-    async with Stop() as stop, shell.open() as m:
+    before: dict[str, QueueFigures] = {}
+    async with ShutdownSignal() as stop, shell.open() as m:
         look = 0
         while not stop.is_set:
             look += 1
             lines = [line async for line in _look(m, space)]
             _show(shell, lines, before, is_screen=times is None)
-            show_pipelines(shell.out, await look_at_pipelines(m, space))
+            show_pipelines(shell.out, await read_pipelines(m, space))
             before = {line.name: line for line in lines}
             if look == times:
                 return
             await stop.unless(asyncio.sleep(every))
 
 
-async def _look(m: Millrace, space: str | None) -> AsyncIterator[Line]:
+async def _look(m: Millrace, space: str | None) -> AsyncIterator[QueueFigures]:
     for one in [space] if space is not None else await m.spaces():
         for name in await m.queues(space=one):
             try:
                 yield await _line(await m.find(name, space=one))
             except NotFound:
-                # It was deleted meanwhile.
+                # Deleted in the meantime.
                 continue
 
 
-async def _line(queue: Queue) -> Line:
+async def _line(queue: Queue) -> QueueFigures:
     counts = await queue.stats()
     rows = await queue.peek(1)
     age = max(0.0, time.time() - rows[0].time_ms / 1000) if rows else 0.0
     holders = await queue.holders()
     published, live = counts["published"], counts["live"]
-    return Line(
-        shown_name(queue),
+    return QueueFigures(
+        display_name(queue),
         live,
         holders.in_flight,
         age,
@@ -105,8 +106,10 @@ async def _line(queue: Queue) -> Line:
     )
 
 
-def _show(shell: Shell, lines: Iterable[Line], before: dict[str, Line], *, is_screen: bool) -> None:
-    rows: list[tuple[Line, float | None, float | None]] = []
+def _show(
+    shell: Shell, lines: Iterable[QueueFigures], before: dict[str, QueueFigures], *, is_screen: bool
+) -> None:
+    rows: list[tuple[QueueFigures, float | None, float | None]] = []
     for line in lines:
         old = before.get(line.name)
         passed = line.at - old.at if old is not None else 0
@@ -120,7 +123,7 @@ def _show(shell: Shell, lines: Iterable[Line], before: dict[str, Line], *, is_sc
         click.echo(_CLEAR, nl=False)
     shell.out.table(
         "queue",
-        _COLUMNS,
+        _QUEUE_COLUMNS,
         [
             (
                 {
@@ -153,3 +156,106 @@ def _age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+_SPACE, _QUEUE = "millrace", "pipelines"
+
+_PIPELINE_COLUMNS = [
+    TableColumn("PIPELINE", is_long=True),
+    TableColumn("QUEUE", is_long=True),
+    TableColumn("SINK", is_long=True),
+    TableColumn("STATE"),
+    TableColumn("TOLD", is_number=True),
+    TableColumn("LAG", is_number=True),
+]
+
+
+class PipelineFigures(NamedTuple):
+    """Figures of a sink of a pipeline at one time."""
+
+    pipeline: str
+    queue: str
+    sink: str
+    state: str
+    told_seconds: float
+    """Age of the last status record of a run, in seconds."""
+    lag: int | None
+    """Lag in rows; None if the queue was deleted or recreated."""
+
+
+async def read_pipelines(m: Millrace, space: str | None) -> list[PipelineFigures]:
+    """Return all sinks of pipelines that read queues of this space, or of any space."""
+    try:
+        book = await m.find(_QUEUE, space=_SPACE)
+    except NotFound:
+        return []
+    async with book.snapshot() as snapshot:
+        bodies = [row.body async for row in snapshot.rows() if row.body is not None]
+    # Importing it is slow.
+    from millrace.pipeline.record import read_record
+
+    records = [record for record in map(read_record, bodies) if record is not None]
+    found: list[PipelineFigures] = []
+    for record in sorted(records, key=lambda one: one.pipeline):
+        if space not in (None, record.space):
+            continue
+        name = f"{record.space}/{record.queue}".removeprefix("default/")
+        ends = await _ends(m, record.space, record.queue)
+        told = max(0.0, time.time() - record.told_ms / 1000)
+        for sink in record.sinks:
+            lag = _lag(sink.boundary, ends)
+            found.append(PipelineFigures(record.pipeline, name, sink.name, record.state, told, lag))
+    return found
+
+
+async def _ends(m: Millrace, space: str, name: str) -> dict[int, int]:
+    try:
+        queue = await m.find(name, space=space)
+    except NotFound:
+        return {}
+    async with queue.snapshot() as snapshot:
+        return dict(zip(map(int, queue.shards.ids), snapshot.boundaries, strict=True))
+
+
+def _lag(boundary: Boundary | None, ends: dict[int, int]) -> int | None:
+    if not ends:
+        return None
+    if boundary is None:
+        return sum(ends.values())
+    for place in boundary.places:
+        if place.shards == tuple(ends):
+            return sum(ends.values()) - sum(place.seqs)
+    return None
+
+
+def show_pipelines(out: Printer, lines: list[PipelineFigures]) -> None:
+    """Print a table of pipelines, if there are any."""
+    if lines and not out.is_json:
+        out.note("")
+    if lines:
+        out.table(
+            "pipeline",
+            _PIPELINE_COLUMNS,
+            [
+                (
+                    {
+                        "pipeline": line.pipeline,
+                        "queue": line.queue,
+                        "sink": line.sink,
+                        "state": line.state,
+                        "told_seconds": round(line.told_seconds, 3),
+                        "lag": line.lag,
+                    },
+                    (
+                        line.pipeline,
+                        line.queue,
+                        line.sink,
+                        line.state,
+                        f"{line.told_seconds:.0f}s",
+                        "?" if line.lag is None else f"{line.lag:,}",
+                    ),
+                )
+                for line in lines
+            ],
+            empty="",
+        )

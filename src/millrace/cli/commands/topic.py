@@ -1,4 +1,4 @@
-"""`millrace topic`: list, make, show, change or end topics and their subscriptions, and publish."""
+"""`millrace topic`: topics and their subscriptions, and publishing to them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from millrace import limits
-from millrace.cli.asking import confirm
-from millrace.cli.ending import Ended
-from millrace.cli.kinds import DURATION, HEADER, exact
-from millrace.cli.printing import Column
+from millrace.cli.command_group import CommandGroup
+from millrace.cli.exit_errors import ExitError
+from millrace.cli.parameter_types import DURATION, HEADER, argument_bytes
+from millrace.cli.printing import TableColumn
 from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, split_name, suggest
-from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
+from millrace.cli.verb import confirm, epilog, verb
 from millrace.errors import NotFound
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace topic make news
         millrace topic subscribe news mail
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     """),
 )
 def topic() -> None:
-    """List, make, show, change or end topics, and publish to them.
+    """List, create, show, configure or delete topics, and publish to them.
 
-    What is published to a topic reaches every queue that is subscribed. A topic is named NAME, or
+    Messages published to a topic are forwarded to every subscribed queue. Topics are named NAME, or
     SPACE/NAME outside the default space.
     """
 
@@ -51,16 +50,18 @@ async def _find(m: Millrace, name: str) -> Topic:
         return await m.find_topic(rest, space=space)
     except NotFound:
         known = await m.topics(space=space)
-    make = f"`millrace topic make {name}` makes it"
+    make = f"`millrace topic make {name}` creates it"
     if rest in await m.queues(space=space):
         known, make = [], f"{name} is a queue: publish to it with `millrace publish`"
-    raise Ended(f"there is no topic {name!r}", suggest(rest, known, make), code="not_found")
+    raise ExitError(f"there is no topic {name!r}", suggest(rest, known, make), code="not_found")
 
 
 @verb("list", examples="millrace topic list")
-@click.option("--space", default=DEFAULT_SPACE, metavar="NAME", help="The topics of this space.")
+@click.option(
+    "--space", default=DEFAULT_SPACE, metavar="NAME", help="List the topics of this space."
+)
 async def list_topics(shell: Shell, space: str) -> None:
-    """List the topics, with what waits in them."""
+    """List the topics with their counters."""
     rows: list[tuple[Mapping[str, object], list[str]]] = []
     async with shell.open() as m:
         for name in await m.topics(space=space):
@@ -71,12 +72,14 @@ async def list_topics(shell: Shell, space: str) -> None:
             fields = {"topic": _shown(found), **dict(zip(names, counts, strict=True))}
             rows.append((fields, [_shown(found), *(f"{count:,}" for count in counts)]))
     columns = [
-        Column("TOPIC", is_long=True),
-        Column("PUBLISHED", is_number=True),
-        Column("LAG", is_number=True),
-        Column("SUBSCRIPTIONS", is_number=True),
+        TableColumn("TOPIC", is_long=True),
+        TableColumn("PUBLISHED", is_number=True),
+        TableColumn("LAG", is_number=True),
+        TableColumn("SUBSCRIPTIONS", is_number=True),
     ]
-    shell.out.table("topic", columns, rows, empty="no topics; `millrace topic make NAME` makes one")
+    shell.out.table(
+        "topic", columns, rows, empty="no topics; `millrace topic make NAME` creates one"
+    )
 
 
 @verb(
@@ -91,19 +94,19 @@ async def list_topics(shell: Shell, space: str) -> None:
     "--max-lag",
     type=int,
     metavar="N",
-    help="So many messages wait for the slowest subscription; then more are refused. [1000000]",
+    help="Maximum lag of the slowest subscription; beyond it, publishing is refused. [1000000]",
 )
 async def make(shell: Shell, name: str, *, max_lag: int | None) -> None:
-    """Make the topic NAME, and the folder if it is missing.
+    """Create the topic NAME, and the folder if it is missing.
 
-    It is no error if the topic is there with these settings.
+    An existing topic with the same settings is not an error.
     """
     space, rest = split_name(name)
     async with shell.open(make=True) as m:
         is_new = rest not in await m.topics(space=space)
         made = await m.topic(rest, space=space, max_lag=max_lag)
         fields = {"topic": _shown(made), "made": is_new}
-    what = "made" if is_new else "there already:"
+    what = "created" if is_new else "exists already:"
     shell.out.line("topic", fields, f"{what} {name} in {shell.target}")
 
 
@@ -116,7 +119,7 @@ async def configure(shell: Shell, name: str, *, max_lag: int) -> None:
         found = await _find(m, name)
         await found.configure(max_lag=max_lag)
     fields = {"topic": _shown(found), "max_lag": max_lag}
-    shell.out.line("topic", fields, f"{name} lets up to {max_lag:,} messages wait")
+    shell.out.line("topic", fields, f"{name} has a maximum lag of {max_lag:,} messages")
 
 
 @verb(
@@ -128,26 +131,26 @@ async def configure(shell: Shell, name: str, *, max_lag: int) -> None:
 )
 @click.argument("name")
 async def show(shell: Shell, name: str) -> None:
-    """Show the subscriptions of the topic NAME, and how far each has come."""
+    """Show the subscriptions of the topic NAME with their progress and lag."""
     async with shell.open() as m:
         found = await _find(m, name)
         state = await found.describe()
     rows = [_subscription(found, one) for one in state.subscriptions]
     columns = [
-        Column("SUBSCRIPTION", is_long=True),
-        Column("QUEUE", is_long=True),
-        Column("FORWARDED", is_number=True),
-        Column("FILTERED", is_number=True),
-        Column("LAG", is_number=True),
-        Column("SECONDS", is_number=True),
-        Column("FILTER", is_long=True),
-        Column("TROUBLE", is_long=True),
+        TableColumn("SUBSCRIPTION", is_long=True),
+        TableColumn("QUEUE", is_long=True),
+        TableColumn("FORWARDED", is_number=True),
+        TableColumn("FILTERED", is_number=True),
+        TableColumn("LAG", is_number=True),
+        TableColumn("SECONDS", is_number=True),
+        TableColumn("FILTER", is_long=True),
+        TableColumn("TROUBLE", is_long=True),
     ]
     shell.out.note(
         f"{_shown(found)}: {state.published:,} published, {state.lag:,} of at most "
-        f"{state.max_lag:,} wait"
+        f"{state.max_lag:,} waiting"
     )
-    how = f"no subscriptions; `millrace topic subscribe {name} QUEUE` makes one"
+    how = f"no subscriptions; `millrace topic subscribe {name} QUEUE` adds one"
     shell.out.table("subscription", columns, rows, empty=how)
 
 
@@ -188,23 +191,27 @@ def _subscription(found: Topic, one: Subscription) -> tuple[Mapping[str, object]
 )
 @click.argument("name")
 @click.argument("queue")
-@click.option("--name", "called", metavar="NAME", help="What to call it. [as its queue]")
-@click.option("--filter", "wanted", metavar="JSON", help="Which headers a message must have.")
+@click.option(
+    "--name", "called", metavar="NAME", help="Name of the subscription. [name of the queue]"
+)
+@click.option(
+    "--filter", "wanted", metavar="JSON", help="Filter policy: headers that a message must have."
+)
 async def subscribe(
     shell: Shell, name: str, queue: str, *, called: str | None, wanted: str | None
 ) -> None:
-    """Have what is published to the topic NAME from now on forwarded to QUEUE."""
+    """Forward messages published to the topic NAME from now on to QUEUE."""
     filter_ = None
     if wanted is not None:
         try:
             filter_ = json.loads(wanted)
         except ValueError as error:
-            raise click.UsageError(f"--filter is no JSON: {error}") from error
+            raise click.UsageError(f"--filter is not JSON: {error}") from error
     async with shell.open() as m:
         found, target = await _find(m, name), await find_queue(m, queue)
         is_new = await found.subscribe(target, name=called, filter=filter_)
     fields = {"topic": _shown(found), "queue": queue, "made": is_new}
-    what = "subscribed" if is_new else "there already:"
+    what = "subscribed" if is_new else "exists already:"
     shell.out.line("subscription", fields, f"{what} {queue} to {name}")
 
 
@@ -212,13 +219,13 @@ async def subscribe(
 @click.argument("name")
 @click.argument("subscription")
 async def unsubscribe(shell: Shell, name: str, subscription: str) -> None:
-    """End SUBSCRIPTION of the topic NAME; what was not forwarded yet is not forwarded any more."""
+    """End SUBSCRIPTION of the topic NAME; messages not yet forwarded are skipped."""
     async with shell.open() as m:
         found = await _find(m, name)
         if not await found.unsubscribe(subscription):
             known = [one.name for one in await found.subscriptions()]
             hint = suggest(subscription, known, f"`millrace topic show {name}` lists them")
-            raise Ended(f"there is no subscription {subscription!r}", hint, code="not_found")
+            raise ExitError(f"there is no subscription {subscription!r}", hint, code="not_found")
     fields = {"topic": _shown(found), "subscription": subscription}
     shell.out.line("unsubscribed", fields, f"ended {subscription} of {name}")
 
@@ -233,23 +240,23 @@ async def unsubscribe(shell: Shell, name: str, subscription: str) -> None:
 )
 @click.argument("name")
 @click.argument("body", required=False)
-@click.option("--key", help="The key of the message.")
+@click.option("--key", help="Key of the message.")
 @click.option(
-    "--header", "headers", type=HEADER, multiple=True, help="A header; may be given repeatedly."
+    "--header", "headers", type=HEADER, multiple=True, help="Header as NAME=VALUE; repeatable."
 )
-@click.option("--priority", type=int, metavar="N", help="From 0 to 9, in every queue. [4]")
-@click.option("--delay", type=DURATION, metavar="TIME", help="So long nobody gets it.")
+@click.option("--priority", type=int, metavar="N", help="Priority from 0 to 9, in every queue. [4]")
+@click.option("--delay", type=DURATION, metavar="TIME", help="Deliver it after this time.")
 @click.option(
-    "--ttl", type=DURATION, metavar="TIME", help="It expires unless it is settled within this."
+    "--ttl", type=DURATION, metavar="TIME", help="Expire if not settled within this time."
 )
-@click.option("--group", help="Whom it waits for, where a queue's order asks. [its key]")
-@click.option("--dedup", metavar="ID", help="Its id: another one with it is a repeat of it.")
+@click.option("--group", help="Message group, for queues of order group or fair. [its key]")
+@click.option("--dedup", metavar="ID", help="De-duplication id: repeats with it are dropped.")
 @click.option(
     "--wait",
     type=DURATION,
     default=10,
     metavar="TIME",
-    help="Wait so long until every queue has it. [10s]",
+    help="Wait up to this time until every queue has it. [10s]",
 )
 async def publish(
     shell: Shell,
@@ -265,27 +272,31 @@ async def publish(
     dedup: str | None,
     wait: float,
 ) -> None:
-    """Publish BODY, or what is piped in, to every queue that is subscribed to the topic NAME.
+    """Publish BODY, or standard input, to every queue subscribed to the topic NAME.
 
-    Prints where it is in each queue. What is not there when the time to wait is over is forwarded
-    when the folder is opened again.
+    Prints its seq in each queue. If forwarding is not complete after --wait, it continues at the
+    next open of the folder.
     """
     if body is None and sys.stdin.isatty():
-        raise click.UsageError("there is no body; give BODY, or pipe it in")
-    content = exact(body) if body is not None else sys.stdin.buffer.read(limits.BODY_BYTES_MAX + 1)
+        raise click.UsageError("no body; give BODY, or pipe it in")
+    content = (
+        argument_bytes(body)
+        if body is not None
+        else sys.stdin.buffer.read(limits.BODY_BYTES_MAX + 1)
+    )
     if not content and body is None:
-        raise click.UsageError("nothing was piped in; give '' as BODY to publish no bytes")
+        raise click.UsageError("standard input is empty; give '' as BODY to publish an empty body")
     async with shell.open() as m:
         found = await _find(m, name)
         sent = asyncio.ensure_future(
             found.publish(
                 content,
-                key=None if key is None else exact(key),
+                key=None if key is None else argument_bytes(key),
                 headers=headers,
                 priority=priority,
                 delay=delay,
                 ttl=ttl,
-                group=None if group is None else exact(group),
+                group=None if group is None else argument_bytes(group),
                 dedup=dedup,
                 until_arrived=True,
             )
@@ -297,7 +308,7 @@ async def publish(
         else:
             sent.cancel()
             shell.out.note(
-                f"it is not in every queue after {wait:g} s; `millrace topic show {name}`"
+                f"not yet in every queue after {wait:g} s; see `millrace topic show {name}`"
             )
     places = ", ".join(f"{queue} {place}" for queue, place in queues.items())
     shell.out.line("published", {"topic": _shown(found), "queues": queues}, places or "published")
@@ -305,16 +316,16 @@ async def publish(
 
 @verb("delete", examples="millrace topic delete news --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 async def delete(shell: Shell, name: str, *, yes: bool) -> None:
-    """End the topic NAME and its subscriptions, with what was not forwarded yet."""
+    """Delete the topic NAME with its subscriptions and messages not yet forwarded."""
     async with shell.open() as m:
         found = await _find(m, name)
         lag = (await found.describe()).lag
-        confirm(f"Delete {name} with {lag:,} messages that wait?", yes=yes)
+        confirm(f"Delete {name} with {lag:,} waiting messages?", yes=yes)
         await found.delete()
     fields = {"topic": _shown(found), "ended": lag}
-    shell.out.line("deleted", fields, f"deleted {name} and the {lag:,} messages that waited")
+    shell.out.line("deleted", fields, f"deleted {name} and {lag:,} waiting messages")
 
 
 for _verb in (list_topics, make, show, configure, subscribe, unsubscribe, publish, delete):

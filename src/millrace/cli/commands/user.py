@@ -1,4 +1,4 @@
-"""`millrace user`: who is known, and what they may do."""
+"""`millrace user`: users, access rules and quotas."""
 
 from __future__ import annotations
 
@@ -8,21 +8,34 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from millrace.cli.asking import confirm
-from millrace.cli.people import QUOTA, RULE, by, find_user, open_book, quota_text
-from millrace.cli.printing import Column
+from millrace.cli.command_group import CommandGroup
+from millrace.cli.printing import TableColumn
 from millrace.cli.shell import Shell, split_name
-from millrace.cli.verb import epilog, verb
-from millrace.cli.verbs import Verbs
+from millrace.cli.users import (
+    QUOTA,
+    RULE,
+    actor_of,
+    find_user,
+    open_users,
+    quota_text,
+)
+from millrace.cli.verb import confirm, epilog, verb
 from millrace.decoding import convert
-from millrace.server.access import VERBS, Quota, Rule, User, Verb, judge
+from millrace.server.auth.access import (
+    VERBS,
+    Quota,
+    Rule,
+    User,
+    Verb,
+    judge,
+)
 
 if TYPE_CHECKING:
-    from millrace.server.book import Book
+    from millrace.server.auth.store import UserStore
 
 
 @click.group(
-    cls=Verbs,
+    cls=CommandGroup,
     epilog=epilog("""
         millrace user add web --rule 'allow publish default/orders'
         millrace user list
@@ -30,25 +43,23 @@ if TYPE_CHECKING:
     """),
 )
 def user() -> None:
-    """List, add, show, change or remove users, and ask what they may do.
+    """List, add, show, change or remove users, and test access rules.
 
-    Users are known to a server by tokens (`millrace token`) or access keys (`millrace key`).
+    Users authenticate with tokens (`millrace token`) or access keys (`millrace key`).
     A rule is 'allow VERBS SPACE/NAME' or 'deny VERBS SPACE/NAME': verbs are publish, work, read,
-    watch, manage and admin, joined by commas, or *; in names, * stands for any part. What no rule
-    allows is denied, and a rule that denies wins.
+    watch, manage and admin, joined by commas, or *; in names, * matches any part. Access is denied
+    unless a rule allows it, and deny rules take precedence.
     """
 
 
-_rules = click.option(
-    "--rule", "rules", type=RULE, multiple=True, help="What they may do; may be given repeatedly."
-)
+_rules = click.option("--rule", "rules", type=RULE, multiple=True, help="Access rule; repeatable.")
 _quotas = click.option(
     "--quota",
     "quotas",
     type=QUOTA,
     multiple=True,
     metavar="NAME=NUMBER",
-    help=f"A bound, of {', '.join(Quota.__struct_fields__)}; 0: none. May be given repeatedly.",
+    help=f"Limit of {', '.join(Quota.__struct_fields__)}; 0: the server's default. Repeatable.",
 )
 
 
@@ -62,22 +73,22 @@ def _fields(one: User) -> dict[str, object]:
 
 @verb("list", examples="millrace user list")
 async def list_users(shell: Shell) -> None:
-    """List the users, with the number of their rules, tokens and keys."""
+    """List the users with their numbers of rules, tokens and keys."""
     rows: list[tuple[Mapping[str, object], list[str]]] = []
-    async with open_book(shell) as book:
+    async with open_users(shell) as book:
         for one in book.roll.users.values():
             tokens, keys = len(book.roll.tokens(one.name)), len(book.roll.access_keys(one.name))
             fields = {**_fields(one), "tokens": tokens, "keys": keys}
             counts = [len(one.rules), tokens, keys]
             rows.append((fields, [one.name, *map(str, counts), quota_text(one.quota)]))
     columns = [
-        Column("USER", is_long=True),
-        Column("RULES", is_number=True),
-        Column("TOKENS", is_number=True),
-        Column("KEYS", is_number=True),
-        Column("QUOTA", is_long=True),
+        TableColumn("USER", is_long=True),
+        TableColumn("RULES", is_number=True),
+        TableColumn("TOKENS", is_number=True),
+        TableColumn("KEYS", is_number=True),
+        TableColumn("QUOTA", is_long=True),
     ]
-    shell.out.table("user", columns, rows, empty="no users; `millrace user add NAME` makes one")
+    shell.out.table("user", columns, rows, empty="no users; `millrace user add NAME` adds one")
 
 
 @verb(
@@ -98,23 +109,23 @@ async def add(
     rules: tuple[Rule, ...],
     quotas: tuple[tuple[str, float], ...],
 ) -> None:
-    """Make the user NAME known. Without a rule they may do nothing."""
+    """Add the user NAME. Without a rule, all access is denied."""
     made = User(name, rules, convert(dict(quotas), Quota))
-    async with open_book(shell, make=True) as book:
-        await book.add_user(made, by(shell, book))
+    async with open_users(shell, make=True) as book:
+        await book.add_user(made, actor_of(shell, book))
     shell.out.line(
         "user",
         _fields(made),
-        f"added {name}; `millrace token new {name}` lets them in, and clients of AWS "
-        f"`millrace key new {name}`",
+        f"added {name}; `millrace token new {name}` creates a token, and for clients of AWS "
+        f"`millrace key new {name}` a key",
     )
 
 
 @verb("show", examples="millrace user show ada")
 @click.argument("name")
 async def show(shell: Shell, name: str) -> None:
-    """Show the rules and the quota of the user NAME, and the names of tokens and keys."""
-    async with open_book(shell) as book:
+    """Show rules, quota, tokens and keys of the user NAME."""
+    async with open_users(shell) as book:
         one = find_user(book, name)
         tokens = [token.name for token in book.roll.tokens(name)]
         keys = [key.id for key in book.roll.access_keys(name)]
@@ -138,8 +149,8 @@ async def show(shell: Shell, name: str) -> None:
 )
 @click.argument("name")
 @_rules
-@click.option("--add-rule", "more", type=RULE, multiple=True, help="One more rule.")
-@click.option("--drop-rule", "less", type=RULE, multiple=True, help="A rule that goes.")
+@click.option("--add-rule", "more", type=RULE, multiple=True, help="Add this rule; repeatable.")
+@click.option("--drop-rule", "less", type=RULE, multiple=True, help="Remove this rule; repeatable.")
 @_quotas
 async def configure(
     shell: Shell,
@@ -150,20 +161,19 @@ async def configure(
     less: tuple[Rule, ...],
     quotas: tuple[tuple[str, float], ...],
 ) -> None:
-    """Give the user NAME other rules, or another quota; what is not named stays.
+    """Change rules or quota of the user NAME; options not given leave them unchanged.
 
-    With --rule, those that are given take the place of all that there were. It is in force at
-    once, wherever they are connected.
+    --rule replaces all existing rules. Changes apply at once, also to open connections.
     """
     if not (rules or more or less or quotas):
         raise click.UsageError("nothing to change; give --rule, --add-rule, --drop-rule or --quota")
-    async with open_book(shell) as book:
+    async with open_users(shell) as book:
         old = find_user(book, name)
         kept = [rule for rule in rules or old.rules if rule not in less]
         kept += [rule for rule in more if rule not in kept]
         amounts = {**msgspec.structs.asdict(old.quota), **dict(quotas)}
         made = User(name, tuple(kept), convert(amounts, Quota))
-        await book.set_user(made, by(shell, book))
+        await book.set_user(made, actor_of(shell, book))
     shell.out.line("user", _fields(made), f"{name} has {len(kept)} rules: {_rules_text(made)}")
 
 
@@ -173,19 +183,19 @@ def _rules_text(one: User) -> str:
 
 @verb("remove", examples="millrace user remove ada --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 async def remove(shell: Shell, name: str, *, yes: bool) -> None:
-    """Forget the user NAME with all their tokens and keys, at once."""
-    async with open_book(shell) as book:
+    """Remove the user NAME with all tokens and keys, at once."""
+    async with open_users(shell) as book:
         find_user(book, name)
         count = _secrets(book, name)
         confirm(f"Remove {name} with {count} tokens and keys?", yes=yes)
-        await book.remove_user(name, by(shell, book))
+        await book.remove_user(name, actor_of(shell, book))
     fields = {"user": name, "secrets": count}
     shell.out.line("removed", fields, f"removed {name}, and {count} tokens and keys")
 
 
-def _secrets(book: Book, name: str) -> int:
+def _secrets(book: UserStore, name: str) -> int:
     return len(book.roll.tokens(name)) + len(book.roll.access_keys(name))
 
 
@@ -200,12 +210,12 @@ def _secrets(book: Book, name: str) -> int:
 @click.argument("action", type=click.Choice(VERBS), metavar="VERB")
 @click.argument("queue")
 async def may(shell: Shell, name: str, action: Verb, queue: str) -> int:
-    """Say whether the user NAME may VERB on QUEUE, and which rule decides.
+    """Test whether the user NAME is allowed VERB on QUEUE, and show the deciding rule.
 
-    The exit code is 0 if they may, and 1 if not.
+    The exit code is 0 if allowed, and 1 if denied.
     """
     space, rest = split_name(queue)
-    async with open_book(shell) as book:
+    async with open_users(shell) as book:
         ruling = judge(find_user(book, name).rules, action, space, rest)
     rule = None if ruling.rule is None else str(ruling.rule)
     fields = {

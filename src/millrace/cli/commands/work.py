@@ -1,4 +1,4 @@
-"""`millrace work`: run a command for each message."""
+"""`millrace work`: runs a command for each message."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 import click
 
-from millrace.cli.crew import Crew, Result
-from millrace.cli.ending import REFUSED
-from millrace.cli.kinds import DURATION
+from millrace.cli.command_pool import CommandPool, CommandResult
+from millrace.cli.exit_errors import REFUSED
+from millrace.cli.parameter_types import DURATION
 from millrace.cli.shell import Shell, find_queue
-from millrace.cli.stopping import Stop
-from millrace.cli.target import Server
+from millrace.cli.shutdown import ShutdownSignal
+from millrace.cli.target import ServerTarget
 from millrace.cli.verb import verb
 
 
@@ -31,23 +31,23 @@ from millrace.cli.verb import verb
     default=1,
     show_default=True,
     metavar="N",
-    help="Commands that run at a time.",
+    help="Number of concurrent commands.",
 )
-@click.option("--once", is_flag=True, help="End when nothing is left; try each message once.")
+@click.option("--once", is_flag=True, help="Exit when the queue is empty; try each message once.")
 @click.option(
     "--for",
     "seconds",
     type=DURATION,
     default=30,
     metavar="TIME",
-    help="How long a lease lasts; it is extended by itself while the command runs. [30s]",
+    help="Lease duration; leases are extended while their commands run. [30s]",
 )
 @click.option(
     "--pause",
     type=DURATION,
     default=1,
     metavar="TIME",
-    help="How long a message that failed is held back before it is given back. [1s]",
+    help="Hold a failed message for this time before releasing it. [1s]",
 )
 async def work(
     shell: Shell,
@@ -61,8 +61,8 @@ async def work(
 ) -> int:
     """Run COMMAND for each message of QUEUE, with its body as standard input.
 
-    A command that ends with 0 settles its message; otherwise the message is released as failed.
-    What follows -- is the command's own, options too.
+    If the command exits with 0, the message is settled; otherwise it is released as failed.
+    Everything after -- belongs to the command.
 
     \b
     The command's environment has
@@ -70,33 +70,33 @@ async def work(
       MILLRACE_HEADER_<NAME> for each header, MILLRACE_HEADERS with all of them as JSON,
       MILLRACE_DELIVERIES, MILLRACE_FAILURES, MILLRACE_RECEIPT.
 
-    SIGINT or SIGTERM ends it in order: running commands are waited for, nothing new is begun. A
-    second one ends the commands, too, and gives their messages back. A command whose message was
-    replaced by a newer revision is ended. With --json, what commands print goes to the error
-    stream. As long as this runs, a folder is in use, so that nobody else can publish to it, unless
-    it is served. A server that stops for a while is waited for.
+    SIGINT or SIGTERM shuts down gracefully: running commands finish, and no new ones start. A
+    second signal terminates the commands and releases their messages. A command is terminated if
+    its message was replaced by a newer revision. With --json, the output of commands goes to the
+    error stream. While this runs, the folder is in use and no other process can publish to it,
+    unless it is served. If a server is unreachable, this waits for it.
     """
     if shutil.which(command[0]) is None:
         raise click.UsageError(f"there is no command {command[0]!r}")
     began = time.monotonic()
 
-    def tell(result: Result) -> None:
+    def tell(result: CommandResult) -> None:
         fields = {"seq": result.seq, "exit_code": result.exit_code, "seconds": result.seconds}
         if shell.out.is_json:
             shell.out.line(result.how, fields, "")
         elif result.how != "settled":
             shell.out.note(f"{result.how}: message {result.seq}, exit code {result.exit_code}")
 
-    async with shell.open() as m, Stop() as stop:
+    async with shell.open() as m, ShutdownSignal() as stop:
         found = await find_queue(m, queue)
-        crew = Crew(
+        crew = CommandPool(
             found,
             command,
             stop,
             tell,
             pause=pause,
             is_json=shell.out.is_json,
-            waits=isinstance(shell.target, Server),
+            waits=isinstance(shell.target, ServerTarget),
         )
         await crew.run(concurrency=concurrency, seconds=seconds, once=once)
     counts = crew.counts

@@ -1,5 +1,1 @@
-"""`millrace dump`: show what a folder holds, offline and without changing it."""
-
-from millrace.cli.dump.verb import dump
-
-__all__ = ["dump"]
+"""`millrace dump`: shows the contents of a folder, offline and without changing it."""

@@ -1,4 +1,4 @@
-"""`millrace dump PATH cells`: what shards remember, and the tables of the index below that."""
+"""`millrace dump PATH cells`: cells of shards, and the raw tables of the index."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from millrace.cli.describe import cell_fields, cell_key, cell_text, kind_name
-from millrace.cli.folder import Damage, State
-from millrace.cli.show import Column, Fields, Output, Value, escaped, note, ranges
-from millrace.core.fold import Mark
-from millrace.core.model import Kind
+from millrace.cli.dump.table import DumpColumn, DumpOutput, note
+from millrace.cli.folder import DamageError, FolderState
+from millrace.cli.formatting import Fields, Value, escaped, ranges
+from millrace.core.cells import Kind
+from millrace.core.state.fold import RowMark
 from millrace.errors import Corrupt
 from millrace.store import chunk
 from millrace.store.cells import Table
-from millrace.store.dead_rows import ASIDE, DELETE, ENDED
-from millrace.store.inspect import all_cells
-from millrace.store.place import decode_place
-from millrace.store.tables import (
+from millrace.store.dead_rows import DEFERRED, DELETE, ENDED
+from millrace.store.index_codec import (
     chunk_of,
     decode_file,
     decode_shard,
@@ -26,20 +25,24 @@ from millrace.store.tables import (
     number_of,
     stage_of,
 )
+from millrace.store.read_only_store import all_cells
+from millrace.store.row_location import decode_location
 
 CELLS = (
-    Column("shard", "shard", is_number=True),
-    Column("kind", "kind"),
-    Column("key", "key"),
-    Column("value", "value"),
+    DumpColumn("shard", "shard", is_number=True),
+    DumpColumn("kind", "kind"),
+    DumpColumn("key", "key"),
+    DumpColumn("value", "value"),
 )
-ENTRIES = (Column("key", "key"), Column("value", "value"))
+ENTRIES = (DumpColumn("key", "key"), DumpColumn("value", "value"))
 
 _EXTENTS = b"\xff" * 8
 
 
-def dump_cells(state: State, output: Output, *, shards: list[int], kind: Kind | None) -> None:
-    """Show cells as of the log's end; all shards if none is named."""
+def dump_cells(
+    state: FolderState, output: DumpOutput, *, shards: list[int], kind: Kind | None
+) -> None:
+    """Print cells as of the end of the log; of all shards if none is given."""
     damaged: list[str] = []
 
     def lines() -> Iterator[tuple[Fields, Fields]]:
@@ -60,18 +63,18 @@ def dump_cells(state: State, output: Output, *, shards: list[int], kind: Kind | 
     if not output.table("cell", CELLS, lines()):
         note("there are no such cells")
     if damaged:
-        raise Damage(damaged[0], "`millrace check` verifies the whole folder")
+        raise DamageError(damaged[0], "`millrace check` verifies the whole folder")
 
 
 # --- Tables of the index -------------------------------------------------------------------------
 
 
-def dump_table(state: State, output: Output, table: Table) -> None:
-    """Show a table of the index as it is stored: as of the last checkpoint, without the log."""
+def dump_table(state: FolderState, output: DumpOutput, table: Table) -> None:
+    """Print a table of the index as stored: as of the last checkpoint, without the log."""
     describe = _DESCRIPTIONS[table]
     stored = all_cells(state.store.cells, table)
     if table in (Table.CELLS, Table.META):
-        # Their values may be in several parts.
+        # Large values are stored in several parts.
         stored = iter(joined(stored).items())
 
     def lines() -> Iterator[tuple[Fields, Fields]]:
@@ -131,7 +134,7 @@ def _blocks(key: bytes, value: bytes) -> tuple[Fields, Fields]:
         home = "file" if key[8] == 2 else "generation"
         where: Fields = {"extent of": home, "number": number_of(key[9:17]), "from": key[17:].hex()}
         return where, {"upto": value.hex()}
-    place = decode_place(value)
+    place = decode_location(value)
     stage = stage_of(key)
     if stage is not None:
         where = {"shard": stage[0], "stage": escaped(stage[1]), "ordinal": stage[2]}
@@ -147,13 +150,13 @@ def _blocks(key: bytes, value: bytes) -> tuple[Fields, Fields]:
     }
 
 
-_MARKS = {DELETE: "delete", ENDED: "ended", ASIDE: "aside"}
-"""The store's own marks."""
+_MARKS = {DELETE: "delete", ENDED: "ended", DEFERRED: "aside"}
+"""Marks that the store adds to those of the core."""
 
 
 def _deaths(key: bytes, value: bytes) -> tuple[Fields, Fields]:
     number = chunk_of(key)
-    mark = _MARKS.get(key[16]) or Mark(key[16]).name.lower()
+    mark = _MARKS.get(key[16]) or RowMark(key[16]).name.lower()
     where: Fields = {"shard": number_of(key[:8]), "pin": number_of(key[8:16]), "mark": mark}
     seqs = ranges(chunk.join([(number, chunk.unpack(value))]))
     return {**where, "chunk": number}, {"seqs": seqs}

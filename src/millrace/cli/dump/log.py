@@ -6,18 +6,30 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from millrace.cli.bounds import HEX_BYTES
-from millrace.cli.describe_entries import entry_fields, entry_lines
-from millrace.cli.folder import LOG, Damage, Folder, Problem
-from millrace.cli.records import Gap, Record, SegmentFile, list_segments, read_records
-from millrace.cli.show import Fields, Output, Value, note
+from millrace.cli.describe import entry_fields, entry_lines
+from millrace.cli.dump.table import DumpOutput, note
+from millrace.cli.folder import (
+    LOG,
+    DamageError,
+    Folder,
+    FolderError,
+)
+from millrace.cli.formatting import Fields, Value
+from millrace.cli.wal_records import (
+    SegmentFile,
+    WalGap,
+    WalRecord,
+    list_segments,
+    read_records,
+)
 from millrace.core.changes import Entry
-from millrace.core.codec import decode_entries
+from millrace.core.format.codec import decode_entries
 from millrace.errors import Corrupt
 from millrace.wal.record import END
 
 
-class Wanted(NamedTuple):
-    """Which records, and how much of them."""
+class LogSelection(NamedTuple):
+    """Options that select records of the log."""
 
     first: int
     limit: int
@@ -25,11 +37,11 @@ class Wanted(NamedTuple):
     with_bytes: bool
 
 
-def dump_log(folder: Folder, output: Output, wanted: Wanted) -> None:
-    """Show the records in the order of the log, and the damage between them."""
+def dump_log(folder: Folder, output: DumpOutput, wanted: LogSelection) -> None:
+    """Print the records in log order, and the damage between them."""
     shown, damaged = 0, 0
     for found in _records(folder, wanted):
-        if isinstance(found, Gap):
+        if isinstance(found, WalGap):
             damaged += 1
             _show_gap(output, found)
             continue
@@ -41,19 +53,19 @@ def dump_log(folder: Folder, output: Output, wanted: Wanted) -> None:
         shown += 1
         damaged += _show_record(output, found, with_bytes=wanted.with_bytes)
     if damaged:
-        raise Damage(
-            f"{damaged} places of the log could not be read",
+        raise DamageError(
+            f"{damaged} places in the log could not be read",
             "`millrace check` verifies the whole folder; restore it from a backup or a replica",
         )
 
 
-def _records(folder: Folder, wanted: Wanted) -> Iterator[Record | Gap]:
+def _records(folder: Folder, wanted: LogSelection) -> Iterator[WalRecord | WalGap]:
     segments = [one for one in list_segments(folder.disk, LOG) if one.header is not None]
     if wanted.generation is not None:
         known = [str(one.generation) for one in segments]
         segments = [one for one in segments if one.generation == wanted.generation]
         if not segments:
-            raise Problem(
+            raise FolderError(
                 f"the log has no generation {wanted.generation}",
                 f"it has {', '.join(known) or 'none'}",
             )
@@ -63,11 +75,11 @@ def _records(folder: Folder, wanted: Wanted) -> Iterator[Record | Gap]:
 
 
 def _is_before(following: SegmentFile, serial: int) -> bool:
-    """Whether all records before this segment have lower numbers."""
+    """Return True if all records before this segment have lower numbers."""
     return following.header is not None and following.header.first_serial <= serial
 
 
-def _show_gap(output: Output, gap: Gap) -> None:
+def _show_gap(output: DumpOutput, gap: WalGap) -> None:
     output.write(
         "damage",
         {"file": gap.segment.name, "offset": gap.offset, "bytes": gap.end - gap.offset},
@@ -78,8 +90,8 @@ def _show_gap(output: Output, gap: Gap) -> None:
     )
 
 
-def _show_record(output: Output, record: Record, *, with_bytes: bool) -> bool:
-    """Show a record; returns whether it could not be understood."""
+def _show_record(output: DumpOutput, record: WalRecord, *, with_bytes: bool) -> bool:
+    """Print a record; return True if it is damaged."""
     problem, entries = None, list[Entry]()
     try:
         entries = decode_entries(record.payload)
@@ -97,7 +109,7 @@ def _show_record(output: Output, record: Record, *, with_bytes: bool) -> bool:
     return problem is not None
 
 
-def _header_fields(record: Record) -> Fields:
+def _header_fields(record: WalRecord) -> Fields:
     header = record.header
     return {
         "serial": header.serial,
@@ -111,7 +123,7 @@ def _header_fields(record: Record) -> Fields:
     }
 
 
-def _header_line(record: Record, problem: str | None) -> str:
+def _header_line(record: WalRecord, problem: str | None) -> str:
     header = record.header
     what = "end mark" if header.kind == END else f"{header.length} bytes"
     line = (
@@ -121,7 +133,7 @@ def _header_line(record: Record, problem: str | None) -> str:
     return line if problem is None else f"{line}  DAMAGED: {problem}"
 
 
-def _hex_lines(record: Record) -> Iterator[str]:
+def _hex_lines(record: WalRecord) -> Iterator[str]:
     payload = record.payload
     for at in range(0, len(payload), HEX_BYTES):
         piece = bytes(payload[at : at + HEX_BYTES])

@@ -1,4 +1,4 @@
-"""`millrace dump PATH`: what a folder holds, on one page."""
+"""`millrace dump PATH`: an overview of a folder's contents."""
 
 from __future__ import annotations
 
@@ -7,53 +7,66 @@ from collections.abc import Iterator
 
 from millrace.cli.bounds import IDENTITY_BYTES
 from millrace.cli.dump.sealed import numbers
-from millrace.cli.folder import INDEX, LOG, Folder, State
-from millrace.cli.records import Gap, SegmentFile, list_segments, read_records
-from millrace.cli.show import Column, Fields, Output, Value, escaped, size_text
-from millrace.core.codec import decode_cell
-from millrace.core.fold import ShardMeta
-from millrace.core.model import CATALOG, Death, Kind, QueueSpec
+from millrace.cli.dump.table import DumpColumn, DumpOutput
+from millrace.cli.folder import (
+    INDEX,
+    LOG,
+    Folder,
+    FolderState,
+)
+from millrace.cli.formatting import Fields, Value, escaped, size_text
+from millrace.cli.wal_records import (
+    SegmentFile,
+    WalGap,
+    list_segments,
+    read_records,
+)
+from millrace.core.cells import Kind
+from millrace.core.format.codec import decode_cell
+from millrace.core.model import CATALOG, Death
+from millrace.core.spec import QueueSpec
+from millrace.core.state.fold import ShardMeta
 from millrace.node import IDENTITY, LOCAL, LOCAL_FACT, NODE, NODE_FACT
 from millrace.store.sealed import file_name
-from millrace.wal.birth_time import birth_ns
-from millrace.wal.record import END, RecordHeader, span_of
+from millrace.wal.disk import birth_ns
+from millrace.wal.record import END, RecordHeader, record_span
 
 SEGMENTS = (
-    Column("file", "segment"),
-    Column("generation", "generation", is_number=True),
-    Column("state", "state"),
-    Column("records", "records"),
-    Column("end_marks", "end marks", is_number=True),
-    Column("used", "used", is_number=True),
+    DumpColumn("file", "segment"),
+    DumpColumn("generation", "generation", is_number=True),
+    DumpColumn("state", "state"),
+    DumpColumn("records", "records"),
+    DumpColumn("end_marks", "end marks", is_number=True),
+    DumpColumn("used", "used", is_number=True),
 )
 GROUPS = (
-    Column("group", "group", is_number=True),
-    Column("applied", "applied index", is_number=True),
-    Column("epoch", "epoch", is_number=True),
-    Column("history", "history"),
+    DumpColumn("group", "group", is_number=True),
+    DumpColumn("applied", "applied index", is_number=True),
+    DumpColumn("epoch", "epoch", is_number=True),
+    DumpColumn("history", "history"),
 )
 SHARDS = (
-    Column("shard", "shard", is_number=True),
-    Column("queue", "queue"),
-    Column("settings", "settings"),
-    Column("index", "index", is_number=True),
-    Column("last_seq", "last seq", is_number=True),
-    Column("published", "published", is_number=True),
-    Column("live", "live", is_number=True),
-    Column("died", "died"),
-    Column("cells", "cells", is_number=True),
+    DumpColumn("shard", "shard", is_number=True),
+    DumpColumn("queue", "queue"),
+    DumpColumn("settings", "settings"),
+    DumpColumn("index", "index", is_number=True),
+    DumpColumn("last_seq", "last seq", is_number=True),
+    DumpColumn("published", "published", is_number=True),
+    DumpColumn("live", "live", is_number=True),
+    DumpColumn("died", "died"),
+    DumpColumn("cells", "cells", is_number=True),
 )
 FILES = (
-    Column("file", "sealed file"),
-    Column("size", "size", is_number=True),
-    Column("rows", "rows", is_number=True),
-    Column("dead", "dead (about)", is_number=True),
-    Column("state", "state"),
+    DumpColumn("file", "sealed file"),
+    DumpColumn("size", "size", is_number=True),
+    DumpColumn("rows", "rows", is_number=True),
+    DumpColumn("dead", "dead (about)", is_number=True),
+    DumpColumn("state", "state"),
 )
 
 
-def dump_overview(state: State, output: Output) -> None:
-    """Show identity, log, groups, shards and files."""
+def dump_overview(state: FolderState, output: DumpOutput) -> None:
+    """Print identity, log, commit groups, shards and sealed files."""
     _show_folder(state, output)
     output.heading("log")
     output.table("segment", SEGMENTS, _segments(state))
@@ -68,7 +81,7 @@ def dump_overview(state: State, output: Output) -> None:
         output.table("file", FILES, _files(state))
 
 
-def _show_folder(state: State, output: Output) -> None:
+def _show_folder(state: FolderState, output: DumpOutput) -> None:
     folder, store, use = state.folder, state.store, state.use
     mark, end = store.mark, state.replay.end
     log_id = state.replay.survey.log_id
@@ -103,15 +116,15 @@ def _mark_text(serial: int, generation: int, offset: int) -> str:
 
 
 def identity(folder: Folder) -> str | None:
-    """What the folder calls itself; it is written when it is made."""
+    """Return the folder's identity, which is written when it is created."""
     try:
         return escaped((folder.path / IDENTITY).read_bytes()[:IDENTITY_BYTES])
     except OSError:
         return None
 
 
-def is_copy(state: State) -> bool:
-    """Whether the identity file is another one than the log knows: the folder was copied."""
+def is_copy(state: FolderState) -> bool:
+    """Return True if the identity file differs from the one in the log: a copied folder."""
     known = state.facts.get(NODE)
     path = state.folder.path / IDENTITY
     if known is None or len(known) != NODE_FACT.size:
@@ -130,7 +143,7 @@ def _size(folder: Folder, name: str) -> int:
 # --- Tables --------------------------------------------------------------------------------------
 
 
-def _segments(state: State) -> Iterator[tuple[Fields, Fields]]:
+def _segments(state: FolderState) -> Iterator[tuple[Fields, Fields]]:
     for segment in list_segments(state.folder.disk, LOG):
         fields = segment_fields(state, segment)
         first, last = fields["first_serial"], fields["last_serial"]
@@ -144,18 +157,18 @@ def _segments(state: State) -> Iterator[tuple[Fields, Fields]]:
         yield fields, texts
 
 
-def segment_fields(state: State, segment: SegmentFile) -> dict[str, Value]:
-    """What a segment holds in its present life."""
+def segment_fields(state: FolderState, segment: SegmentFile) -> dict[str, Value]:
+    """Return the fields of a segment in its current generation."""
     first: RecordHeader | None = None
     last: RecordHeader | None = None
     used_bytes, gaps, end_marks = 0, 0, 0
     for found in read_records(state.folder.disk, segment):
-        if isinstance(found, Gap):
+        if isinstance(found, WalGap):
             gaps += 1
             continue
         last = found.header
         first = first or last
-        used_bytes = found.offset + span_of(last.length)
+        used_bytes = found.offset + record_span(last.length)
         end_marks += last.kind == END
     if segment.header is None:
         standing = "ready" if segment.problem is None else f"unreadable: {segment.problem}"
@@ -175,7 +188,7 @@ def segment_fields(state: State, segment: SegmentFile) -> dict[str, Value]:
     }
 
 
-def _groups(state: State) -> Iterator[tuple[Fields, Fields]]:
+def _groups(state: FolderState) -> Iterator[tuple[Fields, Fields]]:
     for group, (applied, epoch) in sorted(state.store.layered.groups.items()):
         fact = state.facts.get(group)
         history = None
@@ -190,7 +203,7 @@ def _groups(state: State) -> Iterator[tuple[Fields, Fields]]:
         yield fields, fields
 
 
-def _shard(state: State, shard: int, meta: ShardMeta) -> tuple[Fields, Fields]:
+def _shard(state: FolderState, shard: int, meta: ShardMeta) -> tuple[Fields, Fields]:
     cells = state.store.cells_of(shard)
     spec = cells.get(bytes([Kind.SPEC]))
     settings = decode_cell(Kind.SPEC, spec) if spec is not None else QueueSpec()
@@ -224,7 +237,7 @@ def _shard(state: State, shard: int, meta: ShardMeta) -> tuple[Fields, Fields]:
     return fields, texts
 
 
-def _files(state: State) -> Iterator[tuple[Fields, Fields]]:
+def _files(state: FolderState) -> Iterator[tuple[Fields, Fields]]:
     known = state.store.files()
     there = set(numbers(state.folder))
     for number in sorted(there | known.keys()):

@@ -5,29 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millrace.cli.bounds import LISTED_MAX
-from millrace.cli.folder import Damage, Folder, Problem
-from millrace.cli.show import Column, Fields, Output, size_text
-from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
+from millrace.cli.dump.table import DumpColumn, DumpOutput
+from millrace.cli.folder import DamageError, Folder, FolderError
+from millrace.cli.formatting import Fields, size_text
+from millrace.core.format.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
 from millrace.errors import Corrupt
-from millrace.store.place import COMPRESSED, RELATIVE
-from millrace.store.sealed import FOLDER, SUFFIX, Line, file_name, file_number, read_lines
+from millrace.store.row_location import COMPRESSED, RELATIVE
+from millrace.store.sealed import (
+    FOLDER,
+    SUFFIX,
+    BatchEntry,
+    file_name,
+    file_number,
+    read_footer,
+)
 
 FILES = (
-    Column("file", "file"),
-    Column("size", "size", is_number=True),
-    Column("batches", "batches", is_number=True),
-    Column("rows", "rows", is_number=True),
-    Column("shards", "shards"),
+    DumpColumn("file", "file"),
+    DumpColumn("size", "size", is_number=True),
+    DumpColumn("batches", "batches", is_number=True),
+    DumpColumn("rows", "rows", is_number=True),
+    DumpColumn("shards", "shards"),
 )
 BATCHES = (
-    Column("batch", "batch", is_number=True),
-    Column("shard", "shard", is_number=True),
-    Column("seqs", "seqs"),
-    Column("rows", "rows", is_number=True),
-    Column("flags", "holds"),
-    Column("offset", "offset", is_number=True),
-    Column("length", "length", is_number=True),
-    Column("crc", "checksum"),
+    DumpColumn("batch", "batch", is_number=True),
+    DumpColumn("shard", "shard", is_number=True),
+    DumpColumn("seqs", "seqs"),
+    DumpColumn("rows", "rows", is_number=True),
+    DumpColumn("flags", "holds"),
+    DumpColumn("offset", "offset", is_number=True),
+    DumpColumn("length", "length", is_number=True),
+    DumpColumn("crc", "checksum"),
 )
 
 _FLAGS = {
@@ -40,18 +48,18 @@ _FLAGS = {
 
 
 def flag_names(flags: int) -> list[str]:
-    """What a block or a record batch holds besides bodies."""
+    """Return the names of the columns and traits that the flags of a block mean."""
     return [name for flag, name in _FLAGS.items() if flags & flag]
 
 
 def numbers(folder: Folder) -> list[int]:
-    """The sealed files that are there, known to the index or not."""
+    """Return the numbers of the sealed files present, in the index or not."""
     found = (file_number(name) for name in folder.disk.names(FOLDER))
     return [number for number in found if number is not None]
 
 
-def dump_sealed(folder: Folder, output: Output, name: str | None) -> None:
-    """Show what the files say of themselves; the index is not asked."""
+def dump_sealed(folder: Folder, output: DumpOutput, name: str | None) -> None:
+    """Print sealed files by their own footers; the index is not read."""
     if name is not None:
         _dump_file(folder, output, _number(folder, name))
         return
@@ -61,7 +69,7 @@ def dump_sealed(folder: Folder, output: Output, name: str | None) -> None:
         for number in numbers(folder):
             size = (folder.path / file_name(number)).stat().st_size
             try:
-                lines = read_lines(folder.disk, number)
+                lines = read_footer(folder.disk, number)
             except Corrupt as error:
                 damaged.append(str(error))
                 yield _problem_fields(number, size, str(error))
@@ -82,15 +90,15 @@ def dump_sealed(folder: Folder, output: Output, name: str | None) -> None:
         raise _damage(damaged[0])
 
 
-def _dump_file(folder: Folder, output: Output, number: int) -> None:
+def _dump_file(folder: Folder, output: DumpOutput, number: int) -> None:
     try:
-        lines = read_lines(folder.disk, number)
+        lines = read_footer(folder.disk, number)
     except Corrupt as error:
         raise _damage(str(error)) from error
     output.table("batch", BATCHES, (_batch(at, line) for at, line in enumerate(lines)))
 
 
-def _batch(at: int, line: Line) -> tuple[Fields, Fields]:
+def _batch(at: int, line: BatchEntry) -> tuple[Fields, Fields]:
     fields: Fields = {
         "batch": at,
         "shard": line.shard,
@@ -111,13 +119,13 @@ def _batch(at: int, line: Line) -> tuple[Fields, Fields]:
 
 
 def _number(folder: Folder, name: str) -> int:
-    """The number of a file, given by its number or its name, with or without folder."""
+    """Return the number of a file, given by number or by name, with or without folder."""
     stem = name.removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)
     known = numbers(folder)
     if stem.isdecimal() and int(stem) in known:
         return int(stem)
     shown = ", ".join(map(str, known[:LISTED_MAX])) or "none"
-    raise Problem(f"there is no sealed file {name!r}", f"there are the numbers {shown}")
+    raise FolderError(f"there is no sealed file {name!r}", f"there are the numbers {shown}")
 
 
 def _problem_fields(number: int, size: int, problem: str) -> tuple[Fields, Fields]:
@@ -130,5 +138,5 @@ def _some(shards: list[int]) -> str:
     return shown if len(shards) <= LISTED_MAX else f"{shown}, … ({len(shards)} in all)"
 
 
-def _damage(message: str) -> Damage:
-    return Damage(message, "`millrace check` tells which rows it held")
+def _damage(message: str) -> DamageError:
+    return DamageError(message, "`millrace check` lists the rows that it held")

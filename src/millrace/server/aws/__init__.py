@@ -1,1 +1,1 @@
-"""What all APIs of AWS share: who signed, how calls are read and answered."""
+"""The parts that all AWS front ends share: authentication, protocols, errors, names and caches."""

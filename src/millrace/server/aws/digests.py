@@ -1,7 +1,7 @@
-"""MD5s of bodies that were sent here lately: whoever receives one here is told the same.
+"""A cache of MD5 digests of bodies that were sent through this process, for their receive.
 
-A digest is believed only of the very bytes that it was made of: what has the place of another
-message, after whatever became of the queue, is digested anew.
+A digest is used only for exactly the bytes that it was computed of: if another message has the same
+shard and seq, because the queue was replaced, its digest is computed anew.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from millrace import limits
 from millrace.core.model import ShardId
 
 _BESIDE_BYTES = 400
-"""What one takes beside its body."""
+"""Memory that an entry needs in addition to its body."""
 
 
 def digest_of(body: bytes) -> str:
-    """The MD5 of a body."""
+    """Return the MD5 of a body in hexadecimal."""
     return md5(body, usedforsecurity=False).hexdigest()
 
 
 class Digests:
-    """Bodies that were sent and not received, and their digests; of too many, none is kept."""
+    """Bodies that were sent but not received yet, with their digests; cleared when it is full."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[ShardId, int], tuple[bytes, str]] = {}
-        """By shard and seq."""
+        """Body and digest by shard and seq."""
         self._size = 0
 
     def keep(self, shard: ShardId, seq: int, body: bytes, digest: str) -> None:
-        """A body was sent to this place."""
+        """Cache the digest of a body that was sent to this shard and seq."""
         self._drop(shard, seq)
         size = len(body) + _BESIDE_BYTES
         self._size += size
@@ -40,7 +40,7 @@ class Digests:
             self._of[shard, seq] = body, digest
 
     def take(self, shard: ShardId, seq: int, body: bytes) -> str:
-        """The digest of a body that was received from this place."""
+        """Return the digest of a body that was received, and remove it from the cache."""
         known = self._drop(shard, seq)
         if known is None:
             return digest_of(body)

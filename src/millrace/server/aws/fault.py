@@ -1,4 +1,4 @@
-"""Errors as AWS tells them: a code, a text, a status, and whose fault it is."""
+"""Errors in the form of AWS: code, message, status, and the responsible side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millrace.errors import (
 
 
 class Fault(Refused):
-    """An error with the code that clients of AWS look at."""
+    """An error with the code that AWS clients evaluate."""
 
     code = "aws"
 
@@ -30,8 +30,9 @@ class Fault(Refused):
         query: str = "",
         query_message: str = "",
     ) -> None:
-        """`kind` is the name that the service's model gives it; `query` and `query_message` are
-        the name and the text of the older protocol, where they differ."""
+        """`kind` is the name in the service model; `query` and `query_message` are code and message
+        in the query protocol, where they differ.
+        """
         super().__init__(message)
         self.kind = kind
         self.status = status
@@ -40,22 +41,22 @@ class Fault(Refused):
 
     @property
     def is_sender(self) -> bool:
-        """Whether it is the fault of whoever asks."""
+        """True if the client caused the error."""
         return self.status < 500
 
 
 def invalid_parameter(message: str) -> Fault:
-    """A parameter that the action does not take."""
+    """The value of a parameter is invalid."""
     return Fault("InvalidParameterValueException", message, query="InvalidParameterValue")
 
 
 def bad_value(value: object, name: str, why: str) -> Fault:
-    """A parameter of a value that it cannot have, in the words of SQS."""
+    """The value of a parameter is invalid, in the wording of SQS."""
     return invalid_parameter(f"Value {value} for parameter {name} is invalid. Reason: {why}")
 
 
 def missing_parameter(name: str) -> Fault:
-    """A parameter that the action needs."""
+    """A required parameter is missing."""
     return Fault(
         "MissingRequiredParameterException",
         f"The request must contain the parameter {name}.",
@@ -64,13 +65,13 @@ def missing_parameter(name: str) -> Fault:
 
 
 def unsupported(message: str, service: str = "sqs") -> Fault:
-    """Something that this server does not do; SQS alone puts its name before the code."""
+    """The server does not support a feature; only SQS has a prefix in the code."""
     before = "AWS.SimpleQueueService." if service == "sqs" else ""
     return Fault("UnsupportedOperation", message, query=f"{before}UnsupportedOperation")
 
 
 def invalid_action(name: str) -> Fault:
-    """An action that cannot be asked at the address of a queue."""
+    """The action is not available at the URL of a queue."""
     return Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
 
 
@@ -78,17 +79,17 @@ NO_OPERATION = "UnknownOperationException"
 
 
 def no_operation() -> Fault:
-    """A GET of a queue's address that names no action."""
+    """A GET of a queue's URL names no action."""
     return Fault(NO_OPERATION, "The request names no action.", status=404)
 
 
 def denied(message: str) -> Fault:
-    """Who asks may not do this."""
+    """The caller is not authorized."""
     return Fault("AccessDeniedException", message, status=403, query="AccessDenied")
 
 
 def nobody() -> Fault:
-    """Nothing that was sent says who asks."""
+    """The request has no credentials."""
     return Fault(
         "MissingAuthenticationToken",
         "The request is neither signed with an access key (`millrace key new` makes one) "
@@ -98,7 +99,7 @@ def nobody() -> Fault:
 
 
 def too_large(limit: int) -> Fault:
-    """A body that no call needs, whatever it is coded as."""
+    """The body is larger than any valid call."""
     fault = Fault(
         "RequestEntityTooLarge",
         f"The body of the request has more than {limit} bytes; send its messages in several calls.",
@@ -109,7 +110,7 @@ def too_large(limit: int) -> Fault:
 
 
 def unsigned_unsubscribe() -> Fault:
-    """Somebody visits the address by which SNS ends a subscription, as no rule allows."""
+    """An unsubscribe link was visited without a signature, which the server does not allow."""
     return Fault(
         "AuthorizationErrorException",
         "A subscription ends by a signed request: call Unsubscribe with its ARN and an access key "
@@ -120,7 +121,7 @@ def unsigned_unsubscribe() -> Fault:
 
 
 def unknown_caller() -> Fault:
-    """Nobody is known by what was sent."""
+    """The credentials are unknown."""
     return Fault(
         "InvalidClientTokenId",
         "The security token included in the request is invalid.",
@@ -129,7 +130,7 @@ def unknown_caller() -> Fault:
 
 
 def fault_of(error: MillraceError) -> Fault:
-    """Any error, as AWS would tell it."""
+    """Translate any error of Millrace to that of AWS."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, Denied):
@@ -139,10 +140,22 @@ def fault_of(error: MillraceError) -> Fault:
     if isinstance(error, Exhausted):
         return Fault("ThrottlingException", error.message, status=400, query="Throttling")
     if isinstance(error, Quarantined):
-        # Nothing is wrong with the request: clients of AWS try again, as they do after a 500.
+        # The request is valid: clients of AWS retry, as after any 500.
         return Fault("InternalFailure", error.message, status=500)
     if isinstance(error, NotFound | Invalid | TooLarge | Refused):
         return invalid_parameter(error.message)
     if isinstance(error, Retry):
         return Fault("ServiceUnavailable", error.message, status=503)
     return Fault("InternalFailure", error.message, status=500)
+
+
+CHARACTERS = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+
+
+def bad_contents() -> Fault:
+    """A text has characters that XML cannot represent."""
+    return Fault(
+        "InvalidMessageContents",
+        "Invalid binary character was found in the message body, the set of allowed characters is "
+        f"{CHARACTERS}",
+    )

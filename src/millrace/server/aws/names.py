@@ -1,7 +1,7 @@
-"""Names of AWS: accounts, regions, ARNs, addresses of queues, and the spaces that they stand for.
+"""AWS names and their spaces: accounts, regions, ARNs and queue URLs.
 
-An account of a region is a space. The one that the server's settings name is the space `default`,
-so that whoever speaks another protocol finds the same queues; every other is `ACCOUNT.REGION`.
+A space corresponds to an account in a region. The one in the server's settings is the space
+`default`, so that clients of other protocols find the same queues; every other is `ACCOUNT.REGION`.
 """
 
 from __future__ import annotations
@@ -10,67 +10,62 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from millrace.server.auth.account_number import is_account
+
 DEFAULT_SPACE = "default"
-_ACCOUNT = re.compile(r"[0-9]{12}")
 _BARE = re.compile(r"[A-Za-z0-9_.-]+")
 _SPACE = re.compile(r"([0-9]{12})\.([a-z0-9-]{1,64})")
 
 
-class Home(NamedTuple):
-    """An account of a region."""
+class AccountRegion(NamedTuple):
+    """An account in a region."""
 
     account: str
     region: str
 
 
-def is_account(text: str) -> bool:
-    """Whether it is the number of an account."""
-    return _ACCOUNT.fullmatch(text) is not None
-
-
-def space_of(home: Home, usual: Home) -> str:
-    """The space of an account's region, where `usual` is that of the settings."""
+def space_of(home: AccountRegion, usual: AccountRegion) -> str:
+    """Return the space of an account and region; `usual` is that of the settings."""
     return DEFAULT_SPACE if home == usual else f"{home.account}.{home.region}"
 
 
-def home_of(space: str, usual: Home) -> Home | None:
-    """The account and region of a space; None: it is of none."""
+def home_of(space: str, usual: AccountRegion) -> AccountRegion | None:
+    """Return the account and region of a space, or None if it has none."""
     if space == DEFAULT_SPACE:
         return usual
     found = _SPACE.fullmatch(space)
-    return None if found is None else Home(found[1], found[2])
+    return None if found is None else AccountRegion(found[1], found[2])
 
 
-def arn_of(service: str, home: Home, name: str) -> str:
-    """The ARN of a queue or a topic."""
+def arn_of(service: str, home: AccountRegion, name: str) -> str:
+    """Return the ARN of a queue or topic."""
     return f"arn:aws:{service}:{home.region}:{home.account}:{name}"
 
 
 class Arn(NamedTuple):
-    """What an ARN names."""
+    """The parts of an ARN."""
 
     service: str
-    home: Home
+    home: AccountRegion
     name: str
 
 
 def read_arn(text: str) -> Arn | None:
-    """What an ARN names; None: it is none."""
+    """Parse an ARN; return None if it is invalid."""
     parts = text.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or not parts[1].startswith("aws"):
         return None
     _, _, service, region, account, name = parts
     if not (service and region and is_account(account) and name):
         return None
-    return Arn(service, Home(account, region), name)
+    return Arn(service, AccountRegion(account, region), name)
 
 
 def read_url(url: str) -> tuple[str, str, str] | None:
-    """Account, region (each empty where it does not tell) and name of a queue's address, whatever
-    its host; None: it is none.
+    """Return account, region (empty if absent) and name in a queue URL, or None if it is invalid.
 
-    The path is /ACCOUNT/NAME, or as some emulators write it, /queue/REGION/ACCOUNT/NAME. The bare
-    name of a queue is an address, too.
+    The host is ignored. The path is /ACCOUNT/NAME, or /queue/REGION/ACCOUNT/NAME as in some
+    emulators. The bare name of a queue is valid too.
     """
     if len(url) > 1024:
         return None

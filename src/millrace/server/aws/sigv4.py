@@ -1,11 +1,11 @@
-"""Signatures of requests: AWS Signature Version 4, in a header or in the address.
+"""AWS Signature Version 4: verification of signatures in a header or in a presigned URL.
 
-Rule 1: what is signed is the request as it came, byte by byte: method, path, query, the headers
+Rule 1: the signature covers the request as received, byte by byte: method, path, query, the headers
 that it names, and the body.
-Rule 2: every header that means something to AWS (`x-amz-…`) is among the signed ones, and so is the
-host: nothing of a signed request can be put to another use.
-Rule 3: a signature is good for a quarter of an hour around its time; one in an address for as long
-as that says, a week at most.
+Rule 2: all `x-amz-…` headers and the host must be signed, so that a signed request cannot be reused
+for another purpose.
+Rule 3: a signature is valid for a quarter of an hour around its time; in a presigned URL for the
+time that it states, a week at most.
 """
 
 from __future__ import annotations
@@ -39,36 +39,38 @@ _OWN_PREFIX = "x-amz-"
 _UNRESERVED = "-_.~"
 
 
-class Stated(NamedTuple):
-    """What stands before a signature; all requests that a client sends in a day say the same."""
+class StatedCredential(NamedTuple):
+    """Credential and signed headers: the same for all requests of a client during one day."""
 
     key_id: str
     date: str
     region: str
     service: str
     names: str
-    """Of the headers that are signed, in lower case, with semicolons between them."""
+    """Names of the signed headers in lower case, separated by semicolons."""
 
     @property
     def scope(self) -> str:
-        """What the key is good for."""
+        """The credential scope of the signing key."""
         return f"{self.date}/{self.region}/{self.service}/aws4_request"
 
 
-class Signed(NamedTuple):
-    """What a request says of its signature."""
+class ParsedSignature(NamedTuple):
+    """The parsed signature of a request."""
 
-    stated: Stated
+    stated: StatedCredential
     signature: str
     time: str
-    """When it was signed, as 20260131T120000Z."""
+    """Signing time, as 20260131T120000Z."""
     seconds: int = 0
-    """For how long it may be used; 0: it stands in a header, and is of now."""
+    """Validity of a presigned URL in seconds; 0 for a signature in a header."""
 
 
 class SigningKey:
-    """What a day's requests to a service of a region are signed with: an HMAC whose key has been
-    taken in, which is three times as fast as to begin with the key each time."""
+    """The signing key of one day, service and region.
+
+    The HMAC is prepared with the key, which makes signing three times as fast.
+    """
 
     __slots__ = ("_inner", "_outer")
 
@@ -78,7 +80,7 @@ class SigningKey:
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
 
     def sign(self, text: bytes) -> str:
-        """The signature of a text."""
+        """Return the signature of a text in hexadecimal."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(text)
         outer.update(inner.digest())
@@ -86,7 +88,7 @@ class SigningKey:
 
 
 def incomplete(message: str) -> Fault:
-    """What is signed cannot be told."""
+    """The signature is incomplete or malformed."""
     return Fault("IncompleteSignature", message, status=403)
 
 
@@ -94,11 +96,11 @@ def _mismatch(message: str) -> Fault:
     return Fault("SignatureDoesNotMatch", message, status=403)
 
 
-def read_signed(headers: dict[str, str], query: str) -> Signed | None:
-    """What a request says of its signature; None: it has none.
+def read_signed(headers: dict[str, str], query: str) -> ParsedSignature | None:
+    """Parse the signature of a request; return None if it has none.
 
     Raises:
-        Fault: it has one that cannot be read.
+        Fault: the signature is malformed.
     """
     given = headers.get("authorization")
     if given is not None:
@@ -108,7 +110,7 @@ def read_signed(headers: dict[str, str], query: str) -> Signed | None:
     return _in_query(headers, query) if "X-Amz-Signature=" in query else None
 
 
-def _in_header(headers: dict[str, str], given: str) -> Signed:
+def _in_header(headers: dict[str, str], given: str) -> ParsedSignature:
     given = given.rstrip()
     signature = given[-_SIGNATURE_CHARS:]
     stated = _stated(given[:-_SIGNATURE_CHARS])
@@ -124,13 +126,13 @@ def _in_header(headers: dict[str, str], given: str) -> Signed:
             "send X-Amz-Date."
         )
     _see_headers(stated, headers)
-    return Signed(stated, signature, time)
+    return ParsedSignature(stated, signature, time)
 
 
 @lru_cache(maxsize=limits.AWS_STATED_MAX)
-def _stated(given: str) -> Stated | None:
+def _stated(given: str) -> StatedCredential | None:
     found = _STATED.fullmatch(given)
-    return None if found is None else Stated(*found.groups())
+    return None if found is None else StatedCredential(*found.groups())
 
 
 @lru_cache(maxsize=limits.AWS_STATED_MAX)
@@ -138,7 +140,7 @@ def _listed(names: str) -> list[str]:
     return names.split(";")
 
 
-def _see_headers(stated: Stated, headers: dict[str, str]) -> None:
+def _see_headers(stated: StatedCredential, headers: dict[str, str]) -> None:
     names = _listed(stated.names)
     if "host" not in names:
         raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
@@ -147,7 +149,7 @@ def _see_headers(stated: Stated, headers: dict[str, str]) -> None:
             raise _mismatch(f"{name!r} must be a 'SignedHeader' in the AWS Authorization.")
 
 
-def _in_query(headers: dict[str, str], query: str) -> Signed:
+def _in_query(headers: dict[str, str], query: str) -> ParsedSignature:
     given: dict[str, str] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
@@ -176,16 +178,16 @@ def _in_query(headers: dict[str, str], query: str) -> Signed:
             f"X-Amz-Expires must be from 1 to {limits.AWS_PRESIGNED_SECONDS_MAX} seconds."
         )
     key_id, date, region, service = found.groups()
-    stated = Stated(key_id, date, region, service, given["X-Amz-SignedHeaders"].lower())
+    stated = StatedCredential(key_id, date, region, service, given["X-Amz-SignedHeaders"].lower())
     _see_headers(stated, headers)
-    return Signed(stated, signature, time, int(seconds))
+    return ParsedSignature(stated, signature, time, int(seconds))
 
 
-def see_time(signed: Signed, now: float) -> None:
-    """See that the signature is of now.
+def see_time(signed: ParsedSignature, now: float) -> None:
+    """Verify the time of a signature.
 
     Raises:
-        Fault: it is too old, of the future, or of another day than its key.
+        Fault: it has expired, is in the future, or is of another day than its key.
     """
     date = signed.stated.date
     if not signed.time.startswith(date):
@@ -211,7 +213,7 @@ def _seconds(time: str) -> int:
 
 
 def signing_key(secret: str, scope: str) -> SigningKey:
-    """What requests of a scope are signed with by whoever has the secret."""
+    """Derive the signing key of a credential scope from the secret."""
     key = f"AWS4{secret}".encode()
     for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -219,7 +221,7 @@ def signing_key(secret: str, scope: str) -> SigningKey:
 
 
 def signature_of(
-    signed: Signed,
+    signed: ParsedSignature,
     key: SigningKey,
     method: str,
     path: str,
@@ -227,10 +229,10 @@ def signature_of(
     headers: dict[str, str],
     body: bytes | bytearray | memoryview,
 ) -> str:
-    """The signature that the request should have.
+    """Compute the signature that the request should have.
 
     Raises:
-        Fault: a header that it names as signed is not there.
+        Fault: a header that is named as signed is missing.
     """
     stated = signed.stated
     lines = ""
@@ -250,8 +252,8 @@ def signature_of(
     return key.sign(f"{ALGORITHM}\n{signed.time}\n{stated.scope}\n{digest}".encode())
 
 
-def see_signature(expected: str, signed: Signed) -> None:
-    """See that the signature is the expected one.
+def see_signature(expected: str, signed: ParsedSignature) -> None:
+    """Verify that the signature is the expected one.
 
     Raises:
         Fault: it is not.
@@ -265,7 +267,7 @@ def see_signature(expected: str, signed: Signed) -> None:
 
 
 def _canonical_path(path: str) -> str:
-    """Return a path as it is signed; one that is not normal was refused when it was read."""
+    """Return a path in its canonical form; paths that are not normalized were refused before."""
     return quote(path, safe=f"/{_UNRESERVED}", encoding="latin-1")
 
 
@@ -282,9 +284,10 @@ def _canonical_query(query: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """A part of a query, written in the one way that is signed.
+    """Encode a part of a query in its canonical form.
 
-    A plus is a space, as it is to whoever reads the form: what is signed is what is done.
+    A plus counts as a space, as when the form is parsed, so that the signed request is the executed
+    one.
     """
     plain = unquote(text.replace("+", " "), encoding="latin-1")
     return quote(plain, safe=_UNRESERVED, encoding="latin-1")

@@ -1,1 +1,1 @@
-"""CassieQ's routes, over the same queues."""
+"""CassieQ's API: accounts, queues and messages, over the same engine."""

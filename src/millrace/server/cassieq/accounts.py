@@ -1,9 +1,9 @@
-"""CassieQ's accounts: users of the server that have a space of their name, and the keys of them.
+"""CassieQ's accounts: users of the server with a space of the same name, and their keys.
 
-Rule 1: an account is a user with the rule that lets it do everything in its space but care for
-itself. Users without that rule are no accounts, and are neither shown nor ended here.
-Rule 2: an account that is being ended may do nothing any more before the first of its queues goes;
-where that is cut off, ending it again goes on.
+Rule 1: an account is a user with the rule that allows everything in its space except `admin`. Users
+without that rule are not accounts: they are neither listed nor deleted here.
+Rule 2: an account under deletion loses all rights before the first of its queues is deleted. If the
+deletion is interrupted, repeating it completes it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,27 @@ from functools import partial
 
 import msgspec
 
-from millrace.core import check
+from millrace.core import validate
 from millrace.decoding import json_decoder
 from millrace.errors import Denied, Exists, Invalid, NotFound
-from millrace.server.access import SYSTEM, Rule, User, parse_rule
-from millrace.server.book import Book
-from millrace.server.cassieq.bodies import (
+from millrace.server.auth.access import (
+    SYSTEM,
+    Rule,
+    User,
+    parse_rule,
+)
+from millrace.server.auth.acts import Act, queue_made, topic_made
+from millrace.server.auth.store import UserStore
+from millrace.server.cassieq.route_table import (
+    ACCOUNT,
+    ACCOUNTS,
+    KEY,
+    KEYS,
+    PERMISSIONS,
+    ROUTES,
+)
+from millrace.server.cassieq.route_table import LEVELS as LEVELS_PATH
+from millrace.server.cassieq.schemas import (
     AccountOut,
     KeyIn,
     LevelOut,
@@ -29,20 +44,22 @@ from millrace.server.cassieq.bodies import (
 )
 from millrace.server.cassieq.signature import (
     LEVELS,
-    Rights,
+    SignedRights,
     letters_of,
     read_time,
     write_rights,
 )
-from millrace.server.cassieq.table import ACCOUNT, ACCOUNTS, KEY, KEYS, PERMISSIONS, ROUTES
-from millrace.server.cassieq.table import LEVELS as LEVELS_PATH
 from millrace.server.http.response import Response
-from millrace.server.rest.act import Act, queue_made, topic_made
-from millrace.server.rest.route import Ask, decode, denied, encode
-from millrace.server.rest.steward import actor_of
+from millrace.server.web.request_audit import actor_of
+from millrace.server.web.route import (
+    RequestContext,
+    decode,
+    denied,
+    encode,
+)
 
 KEY_NAMES = ("primary", "secondary")
-"""The keys that an account has when it is made."""
+"""The keys that a new account gets."""
 
 _name_in = json_decoder(str)
 _key_in = json_decoder(KeyIn)
@@ -50,7 +67,7 @@ _permission_in = json_decoder(PermissionIn)
 
 
 def account_rule(name: str) -> Rule:
-    """What an account may do."""
+    """Return the rule that makes a user an account: every right in its own space except `admin`."""
     return parse_rule(f"allow publish,work,read,watch,manage {name}/*")
 
 
@@ -58,18 +75,18 @@ def _ended_rule(name: str) -> Rule:
     return parse_rule(f"deny * {name}/*")
 
 
-def _book(ask: Ask) -> Book:
+def _book(ask: RequestContext) -> UserStore:
     book = ask.server.book
     if book is None:
         raise Denied("there are no users here, and so no accounts", field="account")
     return book
 
 
-def _find(book: Book, name: str) -> User:
-    """The account of a name.
+def _find(book: UserStore, name: str) -> User:
+    """Return the user of an account.
 
     Raises:
-        NotFound: there is none.
+        NotFound: the account does not exist.
     """
     user = book.roll.user(name)
     if user is None or account_rule(name) not in user.rules:
@@ -77,7 +94,7 @@ def _find(book: Book, name: str) -> User:
     return user
 
 
-def _out(book: Book, name: str) -> AccountOut:
+def _out(book: UserStore, name: str) -> AccountOut:
     now_ms = book.now_ms()
     keys = [key for key in book.roll.access_keys(name) if book.roll.key(key.id, now_ms)]
     found = {key.name: book.secret_of(key.id) for key in keys}
@@ -85,10 +102,10 @@ def _out(book: Book, name: str) -> AccountOut:
 
 
 @ROUTES.raw("POST", ACCOUNTS, "admin", gives=AccountOut, status=201)
-async def create_account(ask: Ask) -> Response:
-    """Make an account with two keys; the body is its name, as JSON."""
+async def create_account(ask: RequestContext) -> Response:
+    """Create an account with two keys; the body is its name as a JSON string."""
     query_of(ask, NoQuery)
-    name = check.name(_name(ask), "account")
+    name = validate.name(_name(ask), "account")
     if name == SYSTEM:
         raise Invalid(f"{SYSTEM!r} is the server's own space", field="account")
     book, by = _book(ask), actor_of(ask.principal)
@@ -98,7 +115,7 @@ async def create_account(ask: Ask) -> Response:
     return Response(201, encode(_out(book, name)))
 
 
-def _name(ask: Ask) -> str:
+def _name(ask: RequestContext) -> str:
     try:
         return decode(_name_in, ask.request.body)
     except Invalid as error:
@@ -107,8 +124,8 @@ def _name(ask: Ask) -> str:
 
 
 @ROUTES.raw("GET", ACCOUNTS, "admin", gives=list[AccountOut])
-async def list_accounts(ask: Ask) -> Response:
-    """Every account, and its keys."""
+async def list_accounts(ask: RequestContext) -> Response:
+    """List all accounts with their keys."""
     query_of(ask, NoQuery)
     book = _book(ask)
     users = book.roll.users
@@ -121,8 +138,8 @@ def _is_account(user: User) -> bool:
 
 
 @ROUTES.raw("GET", ACCOUNT, "admin", gives=AccountOut)
-async def get_account(ask: Ask) -> Response:
-    """An account, and its keys."""
+async def get_account(ask: RequestContext) -> Response:
+    """Return an account with its keys."""
     query_of(ask, NoQuery)
     book, name = _book(ask), ask.params["space"]
     _find(book, name)
@@ -130,8 +147,8 @@ async def get_account(ask: Ask) -> Response:
 
 
 @ROUTES.raw("DELETE", ACCOUNT, "admin", status=204)
-async def delete_account(ask: Ask) -> Response:
-    """End an account with all of its queues and topics."""
+async def delete_account(ask: RequestContext) -> Response:
+    """Delete an account with all of its queues and topics."""
     query_of(ask, NoQuery)
     book, name, by = _book(ask), ask.params["space"], actor_of(ask.principal)
     user = _find(book, name)
@@ -139,13 +156,14 @@ async def delete_account(ask: Ask) -> Response:
     await book.set_user(ended, by)
     await _end_all(ask, name)
     await book.remove_user(name, by)
-    # Another process may have heard late that the account may do nothing any more.
+    # Another process may have learned late that the account lost its rights, and may have made
+    # queues since the first pass.
     await _end_all(ask, name)
     return Response(204)
 
 
-async def _end_all(ask: Ask, name: str) -> None:
-    """End every topic and queue of a space."""
+async def _end_all(ask: RequestContext, name: str) -> None:
+    """Delete every topic and queue of a space."""
     millrace = ask.desk.millrace
     for topic in await millrace.topics(space=name):
         act = Act("delete_topic", f"{name}/{topic}", ends=topic_made(name, topic))
@@ -156,8 +174,8 @@ async def _end_all(ask: Ask, name: str) -> None:
 
 
 @ROUTES.raw("POST", KEYS, "admin", takes=KeyIn, gives=str, status=201)
-async def add_account_key(ask: Ask) -> Response:
-    """Make another key of an account; the answer is the key, as JSON."""
+async def add_account_key(ask: RequestContext) -> Response:
+    """Create another key for an account; the response is the key as a JSON string."""
     query_of(ask, NoQuery)
     book, name = _book(ask), ask.params["space"]
     _find(book, name)
@@ -170,8 +188,8 @@ async def add_account_key(ask: Ask) -> Response:
 
 
 @ROUTES.raw("DELETE", KEY, "admin", status=204)
-async def delete_account_key(ask: Ask) -> Response:
-    """End a key of an account, and all addresses that were signed with it."""
+async def delete_account_key(ask: RequestContext) -> Response:
+    """Delete a key of an account; addresses that were signed with it become invalid."""
     query_of(ask, NoQuery)
     book, name, key_name = _book(ask), ask.params["space"], ask.params["key"]
     _find(book, name)
@@ -184,41 +202,41 @@ async def delete_account_key(ask: Ask) -> Response:
 
 
 @ROUTES.raw("GET", LEVELS_PATH, "known", gives=list[LevelOut])
-async def list_authorization_levels(ask: Ask) -> Response:
-    """The rights that addresses can be signed for."""
+async def list_authorization_levels(ask: RequestContext) -> Response:
+    """List the authorization levels that an address can be signed for."""
     query_of(ask, NoQuery)
     found = [LevelOut(level=level.name, short_form=level.letter) for level in LEVELS]
     return Response(200, encode(found))
 
 
 @ROUTES.raw("POST", PERMISSIONS, "known", takes=PermissionIn, gives=PermissionOut, status=201)
-async def create_signed_query(ask: Ask) -> Response:
-    """Sign rights, as they go behind the question mark of an address."""
+async def create_signed_query(ask: RequestContext) -> Response:
+    """Sign rights and return them as the query string of an address."""
     query_of(ask, NoQuery)
-    told = decode(_permission_in, ask.request.body)
-    name = told.account_name
+    params = decode(_permission_in, ask.request.body)
+    name = params.account_name
     if not ask.principal.may("admin", name, "*"):
         ask.server.denied(ask.principal, ask.route.name, name)
         raise denied(ask.principal, "admin", name, "*")
     book = _book(ask)
     _find(book, name)
     keys = _out(book, name).keys
-    if told.key_name not in keys:
-        raise NotFound(f"{name} has no key {told.key_name[:100]!r}", field="keyName")
-    rights = _rights(told)
-    query = write_rights(name, rights, keys[told.key_name])
+    if params.key_name not in keys:
+        raise NotFound(f"{name} has no key {params.key_name[:100]!r}", field="keyName")
+    rights = _rights(params)
+    query = write_rights(name, rights, keys[params.key_name])
     return Response(201, encode(PermissionOut(query_param=query)))
 
 
-def _rights(told: PermissionIn) -> Rights:
+def _rights(params: PermissionIn) -> SignedRights:
     short = {level.name: level.letter for level in LEVELS}
-    letters = letters_of("".join(short.get(level, level) for level in told.levels))
+    letters = letters_of("".join(short.get(level, level) for level in params.levels))
     if not letters:
         known = ", ".join(f"{letter} ({name})" for name, letter in short.items())
-        raise Invalid(f"levels are {told.levels!r}; there are {known}", field="levels")
-    start, end = _time(told.start_time, "startTime"), _time(told.end_time, "endTime")
-    queue = None if told.queue_name is None else check.name(told.queue_name, "queueName")
-    return Rights(letters, start, end, queue)
+        raise Invalid(f"levels are {params.levels!r}; there are {known}", field="levels")
+    start, end = _time(params.start_time, "startTime"), _time(params.end_time, "endTime")
+    queue = None if params.queue_name is None else validate.name(params.queue_name, "queueName")
+    return SignedRights(letters, start, end, queue)
 
 
 def _time(text: str | None, field: str) -> datetime | None:

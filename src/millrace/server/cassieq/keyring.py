@@ -1,30 +1,33 @@
-"""The keys of accounts: the access keys of users, looked up by the user's name."""
+"""The keys of accounts: access keys of users, looked up by the user's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from millrace.server.access import AccessKey, Principal
-from millrace.server.book import Book
-from millrace.server.roll import NOBODY, Roll
+from millrace.server.auth.access import AccessKey, Principal
+from millrace.server.auth.index import NOBODY, PrincipalIndex
+from millrace.server.auth.store import UserStore
 
 Proves = Callable[[str], bool]
-"""Whether what was sent is proved by a secret."""
+"""Returns True if a secret verifies the credentials that were sent."""
 
 
 class Keyring:
-    """Finds out whose key something was made with.
+    """Finds the account whose key verifies a credential.
 
-    An account that is not known takes as much work as one with two keys, as they have usually.
+    A lookup for an unknown account takes as long as for an account with two keys, the usual number,
+    so that response times do not reveal which accounts exist.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: UserStore) -> None:
         self._book = book
-        self._seen: tuple[Roll, int] | None = None
+        self._seen: tuple[PrincipalIndex, int] | None = None
         self._keys: dict[str, list[AccessKey]] = {}
 
     def find(self, account: str, proves: Proves) -> Principal | None:
-        """The account, if one of its keys proves it; all of them are tried."""
+        """Return the account's principal if one of its keys verifies the credential; all keys are
+        tried.
+        """
         found: Principal | None = None
         for secret, principal in self.secrets(account):
             if proves(secret):
@@ -32,7 +35,7 @@ class Keyring:
         return found
 
     def secrets(self, account: str) -> Iterator[tuple[str, Principal | None]]:
-        """The secrets of an account's keys that are good now, or two that are nobody's."""
+        """Yield the secrets of an account's valid keys with its principal, or two dummy secrets."""
         roll, now_ms = self._book.roll, self._book.now_ms()
         is_known = False
         for key in self._of(roll, account):
@@ -43,7 +46,7 @@ class Keyring:
         for _ in range(0 if is_known else 2):
             yield self._book.secret_of(NOBODY), None
 
-    def _of(self, roll: Roll, account: str) -> list[AccessKey]:
+    def _of(self, roll: PrincipalIndex, account: str) -> list[AccessKey]:
         seen = (roll, roll.version)
         if self._seen != seen:
             self._keys = {}

@@ -1,7 +1,7 @@
-"""CassieQ's messages: putting, getting, updating and acknowledging them.
+"""CassieQ's messages: put, get, update and acknowledge.
 
-A message has a tag from when it is put, in a header: it stays the same when the message is updated,
-and where it is a dead letter.
+A message gets a tag when it is put, stored in a header. The tag stays the same when the message is
+updated and when it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TypeVar
 
 from millrace.client.lease import Lease
 from millrace.client.queue import Queue
+from millrace.core.format.receipt import read
 from millrace.core.model import Row
-from millrace.core.receipt import read
 from millrace.decoding import json_decoder
 from millrace.errors import Forged, Invalid, Stale
-from millrace.server.cassieq.bodies import (
-    MessageOut,
+from millrace.server.cassieq.route_table import MESSAGES, NEXT, ROUTES
+from millrace.server.cassieq.schemas import (
+    CassieqMessage,
     NextQuery,
     PutQuery,
     UpdateIn,
@@ -27,24 +28,23 @@ from millrace.server.cassieq.bodies import (
     query_of,
     receipt_in,
 )
-from millrace.server.cassieq.table import MESSAGES, NEXT, ROUTES
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.rest.listing import shown
-from millrace.server.rest.route import Ask, decode, encode
+from millrace.server.web.message_listing import shown
+from millrace.server.web.route import RequestContext, decode, encode
 
 T = TypeVar("T")
 
 TAG = "cassieq-tag"
-"""The header of a message that has its tag."""
+"""The header that contains a message's tag."""
 
 _TAG_BYTES = 4
 _update_in = json_decoder(UpdateIn)
 
 
 @ROUTES.raw("POST", MESSAGES, "publish", status=201)
-async def put_message(ask: Ask) -> Response:
-    """Put a message: the body, as it is. Nobody gets it before the time that the query names."""
+async def put_message(ask: RequestContext) -> Response:
+    """Put the body as a message, which is invisible for the time that the query gives."""
     query = query_of(ask, PutQuery)
     body = bytes(ask.request.body)
     try:
@@ -59,9 +59,9 @@ async def put_message(ask: Ask) -> Response:
     return Response(201)
 
 
-@ROUTES.raw("GET", NEXT, "work", gives=MessageOut)
-async def get_message(ask: Ask) -> Response:
-    """Be given the next message, for a while; 204 if there is none."""
+@ROUTES.raw("GET", NEXT, "work", gives=CassieqMessage)
+async def get_message(ask: RequestContext) -> Response:
+    """Lease the next message for a time; the status is 204 if the queue is empty."""
     query = query_of(ask, NextQuery)
     if ask.request.method == "HEAD":
         raise Invalid("a message that is given is told of; send GET", field="method")
@@ -80,37 +80,37 @@ async def get_message(ask: Ask) -> Response:
 
 
 @ROUTES.raw("PUT", MESSAGES, "work", takes=UpdateIn, gives=UpdateOut)
-async def update_message(ask: Ask) -> Response:
-    """Have a message say something else, or be the caller's for another time."""
+async def update_message(ask: RequestContext) -> Response:
+    """Change a message's text, or the time until it becomes visible again."""
     receipt = receipt_in(ask)
-    told = decode(_update_in, ask.request.body or b"{}")
-    seconds = told.new_invisibility_seconds
+    params = decode(_update_in, ask.request.body or b"{}")
+    seconds = params.new_invisibility_seconds
     holding = ask.server.holding
-    if told.message is None:
+    if params.message is None:
         await _held(ask, lambda queue: queue.extend(receipt, seconds))
         holding.extend([receipt], now_ms() + seconds * 1000)
         tag = await ask.queue(lambda queue: _tag_of(queue, receipt))
         return Response(200, encode(UpdateOut(pop_receipt=receipt, message_tag=tag)))
-    body = told.message.encode()
+    body = params.message.encode()
     after = await _held(ask, lambda queue: queue.replace(receipt, body, seconds=seconds))
     holding.replace(receipt, after.receipt, after.deadline_ms)
     return Response(200, encode(UpdateOut(pop_receipt=after.receipt, message_tag=_tag(after))))
 
 
 @ROUTES.raw("DELETE", MESSAGES, "work")
-async def ack_message(ask: Ask) -> Response:
-    """Acknowledge a message: nobody gets it again."""
+async def ack_message(ask: RequestContext) -> Response:
+    """Acknowledge a message, so that it is not delivered again."""
     receipt = receipt_in(ask)
     await _held(ask, lambda queue: queue.settle(receipt))
     ask.server.holding.let_go([receipt])
     return Response(204)
 
 
-async def _held(ask: Ask, use: Callable[[Queue], Awaitable[T]]) -> T:
-    """What `use` comes to, where the receipt is of the queue that the address names.
+async def _held(ask: RequestContext, use: Callable[[Queue], Awaitable[T]]) -> T:
+    """Run `use` on the queue in the path, and return its result.
 
     Raises:
-        Stale: it is of another one, also of one that had the name before.
+        Stale: the receipt is of another queue, possibly of an earlier one of the same name.
     """
     try:
         return await ask.queue(use)
@@ -119,12 +119,12 @@ async def _held(ask: Ask, use: Callable[[Queue], Awaitable[T]]) -> T:
         raise Stale(text, field="popReceipt") from error
 
 
-def _told(lease: Lease) -> MessageOut:
+def _told(lease: Lease) -> CassieqMessage:
     try:
         text, encoding = lease.body.decode(), ""
     except UnicodeDecodeError:
         text, encoding = b64encode(lease.body).decode("ascii"), "base64"
-    return MessageOut(
+    return CassieqMessage(
         pop_receipt=lease.receipt,
         message=text,
         delivery_count=lease.deliveries,
@@ -134,7 +134,7 @@ def _told(lease: Lease) -> MessageOut:
 
 
 def _tag(message: Lease | Row) -> str:
-    """The tag of a message; of one that was published through another API, one of its number."""
+    """Return the message's tag; one derived from its seq if another API published the message."""
     for name, value in message.headers:
         if name == TAG and value.isascii():
             return value.decode("ascii")

@@ -1,11 +1,10 @@
-"""What CassieQ's callers sign, and how: a request, or the rights that go with an address.
+"""CassieQ's signatures of requests and of addresses with rights.
 
-The texts that are signed are CassieQ's (docs/guide/cassieq.md): lines of which those that say
-nothing are left out. The key is the account's, decoded; the signature is HMAC-SHA-256 in base64url
-without padding.
+The signed texts are CassieQ's (docs/guide/cassieq.md): lines, without those of absent values. The
+key is the account's, decoded; the signature is HMAC-SHA-256 in base64url without padding.
 
-Rule 1: whatever stands in an address or a header is taken, or is none; nothing raises.
-Rule 2: times are compared and signed to the second, in UTC.
+Rule 1: parsers of addresses and headers return the value or None; they never raise.
+Rule 2: times are compared and signed in UTC, to the second.
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from millrace import limits
-from millrace.core import check
+from millrace.core import validate
 from millrace.errors import Invalid, TooLarge
-from millrace.server.access import Verb
+from millrace.server.auth.access import Verb
 
 REQUEST_TIME = "x-cassieq-request-time"
-"""The header that says when a request was signed."""
+"""The header with the time at which a request was signed."""
 
 SIGNED = ("auth", "st", "et", "q", "sig")
-"""What a signed address has behind its question mark: the rights, from when and until when they
-are good, the only queue that they are good for, and the signature."""
+"""The query parameters of a signed address: rights, start and end of validity, the only queue that
+it is valid for, and the signature.
+"""
 
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -36,7 +36,7 @@ _TIME = re.compile(
 
 
 class Level(NamedTuple):
-    """A right of a signed address, and what it comes to here."""
+    """A right of a signed address, with the verbs that it grants here."""
 
     name: str
     letter: str
@@ -55,8 +55,8 @@ LEVELS = (
 """In the order in which their letters are signed."""
 
 
-class Rights(NamedTuple):
-    """What whoever has a signed address may do, and when."""
+class SignedRights(NamedTuple):
+    """The rights of a signed address, and the time and queue for which they are valid."""
 
     letters: str
     start: datetime | None = None
@@ -65,14 +65,16 @@ class Rights(NamedTuple):
 
     @property
     def verbs(self) -> tuple[Verb, ...]:
-        """What the letters come to."""
+        """The verbs that the letters grant."""
         return tuple(
             verb for level in LEVELS if level.letter in self.letters for verb in level.verbs
         )
 
 
 def letters_of(text: str) -> str:
-    """The letters of rights, each once and in their order; none, if one of them is no right."""
+    """Return the letters without repetitions, in signing order; an empty text if one of them is
+    invalid.
+    """
     known = "".join(level.letter for level in LEVELS)
     if any(letter not in known for letter in text):
         return ""
@@ -80,7 +82,7 @@ def letters_of(text: str) -> str:
 
 
 def read_time(text: str) -> datetime | None:
-    """A time as ISO 8601 writes it, with its zone; None: it is none."""
+    """Parse a time in ISO 8601 with its zone; return None if the text is not one."""
     if _TIME.fullmatch(text) is None:
         return None
     try:
@@ -90,17 +92,17 @@ def read_time(text: str) -> datetime | None:
 
 
 def write_time(time: datetime) -> str:
-    """A time as it is signed."""
+    """Return a time in the form that is signed."""
     return f"{time.replace(tzinfo=None).isoformat()}Z"
 
 
 def request_text(account: str, method: str, path: str, time: datetime) -> str:
-    """What is signed of a request: neither its query nor its body is, in CassieQ's format."""
+    """Return the signed text of a request; CassieQ's format covers neither query nor body."""
     return "\n".join((account, method, f"/{path.strip('/')}", write_time(time)))
 
 
-def rights_text(account: str, rights: Rights) -> str:
-    """What is signed of an address."""
+def rights_text(account: str, rights: SignedRights) -> str:
+    """Return the signed text of an address."""
     lines = [account, rights.letters]
     if rights.start is not None:
         lines.append(f"startTime:{write_time(rights.start)}")
@@ -112,19 +114,20 @@ def rights_text(account: str, rights: Rights) -> str:
 
 
 def sign(key: str, text: str) -> str:
-    """The signature of a text by an account's key."""
+    """Return a text's signature under an account's key."""
     made = hmac.digest(urlsafe_b64decode(key), text.encode("utf-8", "replace"), hashlib.sha256)
     return urlsafe_b64encode(made).rstrip(b"=").decode("ascii")
 
 
 def is_same(given: str, right: str) -> bool:
-    """Whether two secrets are the same; how long that takes does not tell where they differ."""
+    """Compare two secrets in constant time; return True if they are equal."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), right.encode("ascii"))
 
 
-def read_rights(query: str) -> tuple[Rights, str] | None:
-    """The rights that an address claims, and their signature; None: it can have been signed by
-    nobody."""
+def read_rights(query: str) -> tuple[SignedRights, str] | None:
+    """Parse the rights that an address claims and their signature; return None if the query is
+    malformed.
+    """
     try:
         pairs = parse_qsl(
             query,
@@ -135,25 +138,27 @@ def read_rights(query: str) -> tuple[Rights, str] | None:
     except ValueError:
         return None
     named = [(name, value) for name, value in pairs if name in SIGNED]
-    told = dict(named)
-    if len(told) < len(named):
+    params = dict(named)
+    if len(params) < len(named):
         return None
-    # The plus of a zone that was not quoted reads as a space.
-    begins, ends = (told.get(name, "").replace(" ", "+") for name in ("st", "et"))
+    # An unquoted plus of a time zone is decoded as a space.
+    begins, ends = (params.get(name, "").replace(" ", "+") for name in ("st", "et"))
     start, end = read_time(begins), read_time(ends)
     if (begins and start is None) or (ends and end is None):
         return None
-    queue = told.get("q") or None
+    queue = params.get("q") or None
     try:
         if queue is not None:
-            check.name(queue, "q")
+            validate.name(queue, "q")
     except (Invalid, TooLarge):
         return None
-    return Rights(letters_of(told.get("auth", "")), start, end, queue), told.get("sig", "")
+    return SignedRights(letters_of(params.get("auth", "")), start, end, queue), params.get(
+        "sig", ""
+    )
 
 
-def write_rights(account: str, rights: Rights, key: str) -> str:
-    """What goes behind the question mark of an address."""
+def write_rights(account: str, rights: SignedRights, key: str) -> str:
+    """Return the signed query string of an address."""
     pairs = [("auth", rights.letters)]
     if rights.queue is not None:
         pairs.append(("q", rights.queue))

@@ -1,1 +1,1 @@
-"""Dynamiq's routes, over queues with partitions and topics of the space `default`."""
+"""Dynamiq's API, over topics and partitioned queues of the space `default`."""

@@ -1,4 +1,4 @@
-"""Messages: putting them into queues, taking batches of them, deleting them by their ids."""
+"""Messages: publish to queues, lease batches, and delete by id."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from millrace.client.lease import Lease
 from millrace.client.queue import Queue
 from millrace.core.model import Row
 from millrace.errors import Invalid, NotFound
-from millrace.server.dynamiq.table import QUEUE, ROUTES, refuse_query, with_queue
-from millrace.server.dynamiq.wire import (
+from millrace.server.dynamiq.route_table import (
+    QUEUE,
+    ROUTES,
+    refuse_query,
+    with_queue,
+)
+from millrace.server.dynamiq.schemas import (
     MESSAGES,
-    MessageOut,
+    DynamiqMessage,
     batch_in,
     id_in,
     ids_in,
@@ -22,25 +27,25 @@ from millrace.server.dynamiq.wire import (
     visibility_ms,
 )
 from millrace.server.http.response import Response
-from millrace.server.rest.listing import listed
-from millrace.server.rest.route import Ask, Nothing
+from millrace.server.web.message_listing import listed
+from millrace.server.web.route import Nothing, RequestContext
 
 MESSAGE = f"{QUEUE}/message/{{message}}"
 
 
 @ROUTES.raw("PUT", f"{QUEUE}/message", "publish")
-async def put_message(ask: Ask) -> Response:
-    """Publish the body as a message; answered with its id when nothing can lose it any more."""
+async def put_message(ask: RequestContext) -> Response:
+    """Publish the body as a message; the response is its id, sent once the message is durable."""
     refuse_query(ask)
     body = bytes(ask.request.body)
     return text_out(str(await with_queue(ask, lambda queue: queue.publish(body))))
 
 
-@ROUTES.json("GET", MESSAGES, "work", Nothing, list[MessageOut])
-async def take_messages(ask: Ask, _: Nothing) -> Response:
-    """Up to so many messages of one partition, which is locked for the queue's time.
+@ROUTES.json("GET", MESSAGES, "work", Nothing, list[DynamiqMessage])
+async def take_messages(ask: RequestContext, _: Nothing) -> Response:
+    """Lease up to N messages of one partition, which is locked for the queue's timeout.
 
-    They come in the order in which they were published.
+    They are in the order of their publication.
     """
     if ask.request.method == "HEAD":
         raise Invalid("messages that nobody is sent are not taken; GET them", field="method")
@@ -60,23 +65,23 @@ async def take_messages(ask: Ask, _: Nothing) -> Response:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], wanted, len(found))
     found.sort(key=lambda one: one.seq)
-    # What it answers is not to be had a second time.
+    # Messages of a lease must not be served again from a cache.
     return listed(b"[", found, _out, b"]", headers={"cache-control": "no-store"})
 
 
-def _out(one: Lease) -> MessageOut:
+def _out(one: Lease) -> DynamiqMessage:
     return message_out(one.id or 0, one.body)
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The message that was asked for."""
+class MessageResponse(msgspec.Struct, frozen=True):
+    """The response with one message."""
 
-    messages: list[MessageOut]
+    messages: list[DynamiqMessage]
 
 
-@ROUTES.json("GET", MESSAGE, "read", Nothing, Found)
-async def get_message(ask: Ask, _: Nothing) -> Response:
-    """One message by its id, whoever has it; nothing is locked."""
+@ROUTES.json("GET", MESSAGE, "read", Nothing, MessageResponse)
+async def get_message(ask: RequestContext, _: Nothing) -> Response:
+    """Return one message by its id, also if it is leased; nothing is locked."""
     text = ask.params["message"]
     number = id_in(text)
 
@@ -90,26 +95,26 @@ async def get_message(ask: Ask, _: Nothing) -> Response:
     return listed(b'{"messages":[', [found], out, b"]}")
 
 
-def _row_out(text: str, row: Row) -> MessageOut:
+def _row_out(text: str, row: Row) -> DynamiqMessage:
     return message_out(text, row.body or b"")
 
 
 @ROUTES.json("DELETE", MESSAGE, "work", Nothing, bool)
-async def delete_message(ask: Ask, _: Nothing) -> bool:
-    """End one message by its id; whether it was there."""
+async def delete_message(ask: RequestContext, _: Nothing) -> bool:
+    """Delete one message by its id; the response is true if it existed."""
     number = id_in(ask.params["message"])
     ids = [] if number is None else [number]
     return await with_queue(ask, lambda queue: queue.delete(ids)) > 0
 
 
 class DeletedMany(msgspec.Struct, frozen=True):
-    """How many were there."""
+    """Number of messages that were deleted."""
 
     deleted: int
 
 
 @ROUTES.json("DELETE", MESSAGES, "work", Nothing, DeletedMany)
-async def delete_messages(ask: Ask, _: Nothing) -> DeletedMany:
-    """End messages by their ids, which stand between commas."""
+async def delete_messages(ask: RequestContext, _: Nothing) -> DeletedMany:
+    """Delete messages by their ids, separated by commas."""
     ids = ids_in(ask.params["messages"])
     return DeletedMany(await with_queue(ask, lambda queue: queue.delete(ids)))

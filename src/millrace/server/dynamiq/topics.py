@@ -1,7 +1,7 @@
-"""Topics: what is published reaches every queue that is subscribed at that moment.
+"""Topics: a message reaches every queue that is subscribed when it is published.
 
-A subscription is called as its queue is. One that was made under another name, elsewhere, is ended
-by the name of its queue all the same, and is not made a second time.
+A subscription has its queue's name. One that another API made under a different name is also
+deleted by the name of its queue, and is not made a second time.
 """
 
 from __future__ import annotations
@@ -14,96 +14,103 @@ import msgspec
 from millrace import limits
 from millrace.client.millrace import engine_of
 from millrace.client.topic import Fate, Subscription, Topic, engine_and_topic
-from millrace.core import check
-from millrace.core.message_id import id_of
+from millrace.core import validate
+from millrace.core.format.message_id import id_of
 from millrace.core.model import CATALOG
 from millrace.core.topic_commands import CreateTopic, TopicRef
 from millrace.errors import Exists, Invalid, NotFound
-from millrace.server.dynamiq.queues import Deleted
-from millrace.server.dynamiq.table import ROUTES, SPACE, TOPIC, check_kind, refuse_query
+from millrace.server.dynamiq.queues import DeleteConfirmation
+from millrace.server.dynamiq.route_table import (
+    ROUTES,
+    SPACE,
+    TOPIC,
+    check_kind,
+    refuse_query,
+)
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask, Nothing, encode
+from millrace.server.web.route import Nothing, RequestContext, encode
 
 SUBSCRIPTION = f"{TOPIC}/queues/{{subscription}}"
 
 
 class TopicsOut(msgspec.Struct, frozen=True):
-    """The topics that the caller may do anything with."""
+    """The topics on which the caller has any right."""
 
     topics: list[str]
 
 
-class TopicOut(msgspec.Struct, frozen=True, rename="pascal"):
-    """The queues that a topic reaches."""
+class DynamiqTopic(msgspec.Struct, frozen=True, rename="pascal"):
+    """The queues that are subscribed to a topic."""
 
     queues: list[str]
 
 
 @ROUTES.json("GET", "/v1/topics", "known", Nothing, TopicsOut)
-async def list_topics(ask: Ask, _: Nothing) -> TopicsOut:
-    """The topics, in order."""
+async def list_topics(ask: RequestContext, _: Nothing) -> TopicsOut:
+    """List the topics by name."""
     found = await ask.desk.millrace.topics(space=SPACE)
     return TopicsOut([name for name in found if ask.sees(name)])
 
 
 @ROUTES.raw("PUT", TOPIC, "manage", status=201)
-async def make_topic(ask: Ask) -> Response:
-    """Make a topic."""
+async def make_topic(ask: RequestContext) -> Response:
+    """Create a topic."""
     refuse_query(ask)
-    name = check.topic(ask.params["topic"])
+    name = validate.topic(ask.params["topic"])
     engine = engine_of(ask.desk.millrace)
     made = await engine.ask(CATALOG, CreateTopic(SPACE, name), TopicRef)
     if not made.made:
         raise Exists(f"topic {name!r} is there already", field="topic")
-    return Response(201, encode(TopicOut([])))
+    return Response(201, encode(DynamiqTopic([])))
 
 
-@ROUTES.json("GET", TOPIC, "read", Nothing, TopicOut)
-async def describe_topic(ask: Ask, _: Nothing) -> TopicOut:
-    """The queues that are subscribed to a topic, in the order in which they were."""
+@ROUTES.json("GET", TOPIC, "read", Nothing, DynamiqTopic)
+async def describe_topic(ask: RequestContext, _: Nothing) -> DynamiqTopic:
+    """List the queues that are subscribed to a topic, in the order of their subscription."""
     return await ask.topic(lambda topic: _out(ask, topic))
 
 
-async def _out(ask: Ask, topic: Topic) -> TopicOut:
+async def _out(ask: RequestContext, topic: Topic) -> DynamiqTopic:
     return _names(ask, await topic.subscriptions())
 
 
-def _names(ask: Ask, found: list[Subscription]) -> TopicOut:
-    told = (_name(one.queue) for one in found if _is_told(ask, one.queue))
-    return TopicOut(list(dict.fromkeys(told)))
+def _names(ask: RequestContext, found: list[Subscription]) -> DynamiqTopic:
+    names = (_name(one.queue) for one in found if _is_told(ask, one.queue))
+    return DynamiqTopic(list(dict.fromkeys(names)))
 
 
-def _is_told(ask: Ask, place: str) -> bool:
-    """Whether a caller hears of a queue, given as space/name: of another space only of those that
-    they may do something with."""
+def _is_told(ask: RequestContext, place: str) -> bool:
+    """Return True if the caller may see a queue, given as space/name: in another space only if the
+    caller has any right on it.
+    """
     return place.startswith(f"{SPACE}/") or ask.sees(place)
 
 
 def _name(place: str) -> str:
-    """What a queue is called here, by its space and name."""
+    """Return a queue's name in this API from its space and name."""
     return place.removeprefix(f"{SPACE}/")
 
 
-@ROUTES.json("DELETE", TOPIC, "manage", Nothing, Deleted)
-async def delete_topic(ask: Ask, _: Nothing) -> Deleted:
-    """End a topic at once, with what was not forwarded."""
+@ROUTES.json("DELETE", TOPIC, "manage", Nothing, DeleteConfirmation)
+async def delete_topic(ask: RequestContext, _: Nothing) -> DeleteConfirmation:
+    """Delete a topic at once; messages that are not forwarded yet are lost."""
     name = ask.params["topic"]
     if not await ask.desk.millrace.delete_topic(name, space=SPACE):
         raise NotFound(f"there is no topic {name!r}", field="topic")
-    return Deleted()
+    return DeleteConfirmation()
 
 
 # --- Subscriptions ------------------------------------------------------------------------------
 
 
 @ROUTES.raw("PUT", SUBSCRIPTION, "manage")
-async def subscribe(ask: Ask) -> Response:
-    """Have what is published from now on forwarded to a queue, which the caller may publish to."""
+async def subscribe(ask: RequestContext) -> Response:
+    """Forward messages published from now on to a queue, on which the caller needs `publish`."""
     refuse_query(ask)
     name = ask.params["subscription"]
     ask.check("publish", SPACE, name)
 
-    async def use(topic: Topic) -> TopicOut:
+    async def use(topic: Topic) -> DynamiqTopic:
         queue = await ask.desk.millrace.find(name, space=SPACE)
         check_kind(queue)
         known = await topic.subscriptions()
@@ -119,12 +126,12 @@ async def subscribe(ask: Ask) -> Response:
         raise Invalid(f"{found.message}; make it first", field=error.field) from error
 
 
-@ROUTES.json("DELETE", SUBSCRIPTION, "manage", Nothing, TopicOut)
-async def unsubscribe(ask: Ask, _: Nothing) -> TopicOut:
-    """End a subscription, if there is one; what was not forwarded yet is not forwarded any more."""
+@ROUTES.json("DELETE", SUBSCRIPTION, "manage", Nothing, DynamiqTopic)
+async def unsubscribe(ask: RequestContext, _: Nothing) -> DynamiqTopic:
+    """Delete a subscription if it exists; messages that are not forwarded yet are not forwarded."""
     name = ask.params["subscription"]
 
-    async def use(topic: Topic) -> TopicOut:
+    async def use(topic: Topic) -> DynamiqTopic:
         for one in await topic.subscriptions():
             if _name(one.queue) == name:
                 await topic.unsubscribe(one.name)
@@ -137,11 +144,11 @@ async def unsubscribe(ask: Ask, _: Nothing) -> TopicOut:
 
 
 @ROUTES.raw("PUT", f"{TOPIC}/message", "publish")
-async def publish_to_topic(ask: Ask) -> Response:
-    """Publish the body to every queue that is subscribed now; answered with its ids there.
+async def publish_to_topic(ask: RequestContext) -> Response:
+    """Publish the body to every queue subscribed now; the response has its id in each queue.
 
-    A queue that cannot take it yet gets it later: until then its id is empty. So is that of a queue
-    whose messages these routes do not know by ids.
+    The id is empty for a queue that cannot take the message yet and gets it later, and for a queue
+    whose messages have no ids in this API.
     """
     refuse_query(ask)
     body = bytes(ask.request.body)
@@ -153,8 +160,8 @@ async def publish_to_topic(ask: Ask) -> Response:
     return Response(200, encode({} if seq is None else await _ids(ask, topic, seq)))
 
 
-async def _ids(ask: Ask, topic: Topic, seq: int) -> dict[str, str]:
-    """The ids of a message in the queues of a topic, by their names."""
+async def _ids(ask: RequestContext, topic: Topic, seq: int) -> dict[str, str]:
+    """Return the ids of a topic's message by queue."""
     engine, shard = engine_and_topic(topic)
     targets = {one.name: one.target for one in (await engine.subscriptions(shard)).values()}
 
@@ -176,11 +183,11 @@ async def _ids(ask: Ask, topic: Topic, seq: int) -> dict[str, str]:
     return out
 
 
-async def _id(ask: Ask, target: str, fate: Fate) -> str:
-    """The id of a message in a queue, by what became of it.
+async def _id(ask: RequestContext, target: str, fate: Fate) -> str:
+    """Return the id of a message in a queue from its fate there.
 
-    Empty if it is not known, or if it is none by which these routes know the message: in a queue
-    without partitions, or of another space.
+    Empty if it is not known yet, or if this API has no id for the message: the queue has no
+    partitions or is in another space.
     """
     space, _, name = target.partition("/")
     if isinstance(fate, str) or space != SPACE:

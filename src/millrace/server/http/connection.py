@@ -1,10 +1,10 @@
-"""One connection: requests in, answers out, in their order.
+"""One HTTP/1.1 connection: requests in, responses out, in order.
 
-Rule 1: one request at a time is handled; those that were sent ahead wait, and beyond a bound
-nothing more is read.
-Rule 2: whoever sends too slowly, reads too slowly or says nothing is cut off.
-Rule 3: what is not whole was never asked: a request is handled when its last byte is there, and
-if whoever sent it may still ask then.
+Rule 1: requests are handled one at a time; pipelined ones wait, and beyond a bound nothing more is
+read.
+Rule 2: connections that send or receive below the minimum rate, or stay idle, are closed.
+Rule 3: an incomplete request has no effect: a request is handled when its last byte was received,
+if its sender still has the right then.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ from typing import cast
 
 from millrace import limits
 from millrace.errors import detached
-from millrace.server.http.bodies import Kept, Pace
-from millrace.server.http.large import BodyReader
-from millrace.server.http.parser import BadRequest, Parser, Request
+from millrace.server.http.body_limits import BodyRate, ConnectionBodies
+from millrace.server.http.client_network import network_of
+from millrace.server.http.large_body import BodyReader
+from millrace.server.http.listener_context import (
+    Answer,
+    DeferredAnswer,
+    ListenerContext,
+    RightsCheck,
+)
+from millrace.server.http.parser import BadRequest, Request, RequestParser
 from millrace.server.http.response import BODILESS, Response, pieces_of
-from millrace.server.http.site import Answer, Later, Site, Standing
-from millrace.server.http.unsent import Sent
-from millrace.server.network import network_of
+from millrace.server.http.unsent_responses import SendProgress
 
 
-class Connection(asyncio.Protocol):
-    """Speaks HTTP/1.1 with one client."""
+class ClientConnection(asyncio.Protocol):
+    """Serves HTTP/1.1 to one client."""
 
-    def __init__(self, site: Site, *, has_place: bool = False) -> None:
-        """`has_place`: it was seen that there is room before this was made."""
+    def __init__(self, site: ListenerContext, *, has_place: bool = False) -> None:
+        """`has_place`: the caller has checked the connection limit already."""
         self._site = site
         self._has_place = has_place
         self._loop = asyncio.get_running_loop()
         self._peer = ""
         self._network = ""
-        """What the peer's address counts as."""
+        """Network that the peer's address counts as."""
         most, spare = site.body_bytes_max, site.spare
-        self._parser = Parser(self._admit, body_bytes_max=most, spare=spare)
+        self._parser = RequestParser(self._admit, body_bytes_max=most, spare=spare)
         self._waiting: deque[Request] = deque()
-        self._under: asyncio.Task[None] | Later | None = None
-        """What handles the request that is being handled."""
+        self._under: asyncio.Task[None] | DeferredAnswer | None = None
+        """The task or deferred answer of the request in progress."""
         self._request: Request | None = None
         self._refusal: Response | None = None
         self._is_answering = False
@@ -58,13 +63,13 @@ class Connection(asyncio.Protocol):
         self._since = self._loop.time()
         self._has_asked = False
         self._is_known = False
-        """Whether somebody is known to have sent the last request that was answered."""
+        """True if the sender of the last answered request was authenticated."""
         self._is_counted = False
         self._unsent = 0
         self._unsent_since = 0.0
-        self._kept = Kept(site.bodies)
-        self._sent = Sent(site.unsent)
-        self._pace: Pace | None = None
+        self._kept = ConnectionBodies(site.bodies)
+        self._sent = SendProgress(site.unsent)
+        self._pace: BodyRate | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
     # --- In -----------------------------------------------------------------------------------
@@ -93,7 +98,8 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _count_stranger(self, change: int) -> None:
-        """Count this connection among those of its network on which nobody is known, or no more."""
+        """Add this connection to those of its network without an authenticated user, or remove
+        it."""
         self._is_counted = change > 0
         strangers = self._site.strangers
         strangers[self._network] += change
@@ -109,7 +115,7 @@ class Connection(asyncio.Protocol):
             self.go_on()
 
     def _parse(self, data: bytes) -> bool:
-        """Parse what has come, or waits to be parsed; whether a request is whole."""
+        """Parse received and remaining bytes; return whether a request is complete."""
         parser = self._parser
         was_between = parser.is_between
         try:
@@ -120,17 +126,17 @@ class Connection(asyncio.Protocol):
         if found or (was_between and not parser.is_between and self._under is None):
             self._since = self._loop.time()
         if parser.rest and found[-1].is_stranger:
-            # Of those who are not known nothing is kept, least of all what they ask next.
+            # Nothing is buffered for unauthenticated clients, least of all their next requests.
             found[-1].keep_alive = False
             parser.drop()
         self._take(found)
         if self._pace is None and parser.in_body:
-            self._pace = Pace(self._loop.time())
+            self._pace = BodyRate(self._loop.time())
             self._await_client()
         return bool(found)
 
     def body_received(self, size: int) -> None:
-        """So many bytes of a large body have come."""
+        """Note `size` further bytes of a large body."""
         if self._is_closing or self._bad is not None:
             return
         found = self._parser.filled(size)
@@ -156,9 +162,9 @@ class Connection(asyncio.Protocol):
             self._speak(BodyReader(self, parser.large))
 
     def _speak(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have what comes next handed to another."""
+        """Make another protocol receive the following bytes."""
         self._is_in_body = protocol is not self
-        # What is read into is chosen when reading begins.
+        # asyncio chooses the read buffer when reading is resumed.
         if self._is_reading:
             self._transport.pause_reading()
         self._transport.set_protocol(protocol)
@@ -172,7 +178,7 @@ class Connection(asyncio.Protocol):
         return self._site.admit(request, length, self._peer)
 
     def _look_ahead(self) -> None:
-        """Read on only while few requests wait, and nothing that was read."""
+        """Pause reading while many requests, or unparsed bytes, wait."""
         wanted = self._is_closing or (
             len(self._waiting) <= limits.HTTP_AHEAD_MAX
             and self._bad is None
@@ -184,11 +190,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def kind(self) -> str:
-        """Of what kind the request is that comes next."""
+        """Kind of the next request, or an empty string."""
         return self._waiting[0].kind if self._waiting else ""
 
     def go_on(self) -> None:
-        """Handle what is next, if nothing is being handled, and it has not answered its last."""
+        """Handle the next request, unless one is in progress."""
         if not self._is_closing:
             self._go_on()
         self._look_ahead()
@@ -220,12 +226,12 @@ class Connection(asyncio.Protocol):
         elif self._site.stopping and self._parser.is_between:
             self._transport.close()
         elif self._parser.expects:
-            # Said in its turn: between two answers, never before those of requests ahead of it.
+            # Sent in order: after the responses of all earlier requests.
             self._parser.expects = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _close(self) -> None:
-        """Answer nothing more; drop what still comes for a while, so that the answer arrives."""
+        """Answer nothing more; discard further bytes for a while, so that the response arrives."""
         self._is_closing = True
         if self._transport.is_closing():
             return
@@ -236,7 +242,7 @@ class Connection(asyncio.Protocol):
             self._is_reading = True
             self._transport.resume_reading()
         if self._transport.can_write_eof():
-            # Whoever has gone hears of it no more.
+            # The client may have closed the connection already.
             with suppress(OSError):
                 self._transport.write_eof()
         self._loop.call_later(limits.HTTP_LINGER_SECONDS, self._transport.close)
@@ -244,7 +250,8 @@ class Connection(asyncio.Protocol):
     # --- Out ----------------------------------------------------------------------------------
 
     def _told(self, request: Request, answer: Answer) -> None:
-        """What was begun without a task has come to an answer, or to something that takes one."""
+        """Process the answer of a deferred request: a response, or an awaitable that needs a
+        task."""
         if not isinstance(answer, Response):
             self._under = self._loop.create_task(self._serve(request, answer))
             return
@@ -260,17 +267,17 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _stays(self, request: Request) -> bool:
-        """Whether the connection may be used again after this one."""
+        """Return whether the connection stays open after this request."""
         return request.keep_alive and not self._site.stopping
 
     def _say(self, request: Request, response: Response) -> bool:
-        """Write an answer that is there; whether the connection may be used again."""
+        """Write a complete response; return whether the connection stays open."""
         keep_alive = self._stays(request)
         self._write(response, keep_alive=keep_alive, head_only=request.method == "HEAD")
         return keep_alive
 
     async def _rest(self, room: asyncio.Future[None]) -> None:
-        """Handle nothing before what was written has been taken in."""
+        """Handle the next request only after the transport has room again."""
         try:
             await room
         finally:
@@ -286,7 +293,7 @@ class Connection(asyncio.Protocol):
         if self._is_known and self._is_counted:
             self._count_stranger(-1)
         self._kept.end()
-        # They refer to each other; what they hold must not wait for a collection of garbage.
+        # These refer to each other; their memory must not wait for a garbage collection.
         request.body, request.context, request.call = b"", None, None
 
     def _next(self) -> None:
@@ -324,7 +331,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _refuse(self, refusal: Response) -> None:
-        """Answer this instead; where an answer has begun, nothing but the end can be said."""
+        """Send this response instead; if another one has begun, abort the connection."""
         if self._is_answering:
             self.cut()
         elif not self._transport.is_closing():
@@ -343,7 +350,8 @@ class Connection(asyncio.Protocol):
         self.count_unsent()
 
     def _is_stepped(self, request: Request, response: Response) -> bool:
-        """Whether an answer is sent step by step: what TLS was handed is nowhere to be counted."""
+        """Return whether a response is sent in steps: bytes that TLS has buffered cannot be
+        counted."""
         if not self._is_tls:
             return False
         is_large = len(response.body) > limits.HTTP_TLS_STEP_BYTES and response.parts is None
@@ -365,7 +373,7 @@ class Connection(asyncio.Protocol):
         return keep_alive
 
     async def _stream(self, response: Response, *, keep_alive: bool) -> bool:
-        """Send the parts as they come; whether the connection may be used again."""
+        """Send the parts as they are generated; return whether the connection stays open."""
         assert response.parts is not None
         transport = self._transport
         transport.write(response.head(keep_alive=keep_alive, date=self._site.date(), chunked=True))
@@ -384,7 +392,7 @@ class Connection(asyncio.Protocol):
                 if transport.is_closing():
                     return False
         except Exception:
-            # Without the last chunk the other side knows that it is not the whole.
+            # The missing last chunk shows the client that the body is incomplete.
             transport.abort()
             raise
         finally:
@@ -409,7 +417,8 @@ class Connection(asyncio.Protocol):
                 room.set_result(None)
 
     def count_unsent(self) -> None:
-        """Count what was answered and has not been taken in; at the end, until it has gone."""
+        """Count the unsent bytes; while the transport closes, they count until the connection is
+        lost."""
         if self._transport.is_closing():
             return
         if self._sent.count(self._transport.get_write_buffer_size()):
@@ -421,16 +430,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it is the client's turn to send something, or to take it in."""
+        """True if the client is expected to send or receive."""
         return self._under is None or self._room is not None or self._pace is not None
 
     def _await_client(self) -> None:
-        """It is the client's turn, if it is still there."""
+        """Have the client's timeouts checked, if it is still connected."""
         if not self.gone.done():
             self._site.awaited.add(self)
 
     def look(self, now: float) -> None:
-        """Cut it off if it has kept us waiting for too long."""
+        """Close the connection if a timeout of its client has expired."""
         waited, parser, pace = now - self._since, self._parser, self._pace
         is_awaited = self._is_reading and (parser.body_bytes > 0 or not parser.expects)
         if pace and pace.is_too_slow(now, parser.body_bytes, is_awaited=is_awaited):
@@ -454,14 +463,14 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def forgive(self, seconds: float) -> None:
-        """Do not count so much time: nothing was read or sent meanwhile."""
+        """Do not count this time: the event loop stood still."""
         self._since += seconds
         self._unsent_since += seconds
         if self._pace is not None:
             self._pace.forgive(seconds)
 
-    def judge(self, standing: Standing) -> None:
-        """End what is being handled if whoever asked for it may not any more."""
+    def judge(self, standing: RightsCheck) -> None:
+        """End the request in progress if its user lost the right to it."""
         request, under = self._request, self._under
         if request is None or under is None or self._refusal is not None:
             return
@@ -470,26 +479,27 @@ class Connection(asyncio.Protocol):
             return
         self._give_up(under)
         if not isinstance(under, asyncio.Task):
-            # A task says so itself, when it has ended.
+            # A task sends the refusal itself when it ends.
             self._end(request)
             self._refuse(refusal)
 
-    def _give_up(self, under: asyncio.Task[None] | Later) -> None:
-        """Nobody wants the answer any more."""
+    def _give_up(self, under: asyncio.Task[None] | DeferredAnswer) -> None:
+        """Cancel a request in progress: the answer is not needed any more."""
         if isinstance(under, asyncio.Task):
             work = cast("CoroutineType[object, object, None]", under.get_coro())
             if getcoroutinestate(work) == CORO_CREATED:
-                # Cancelled before its first step, it would give back nothing of what it was handed.
+                # Cancelled before its first step, it would not return the resources that it was
+                # passed.
                 self._loop.call_soon(under.cancel)
                 return
         under.cancel()
 
     def finish(self) -> None:
-        """Handle what is whole, then close."""
+        """Handle the requests that are complete, then close."""
         self._go_on()
 
     def cut(self) -> None:
-        """End it at once."""
+        """Abort the connection at once."""
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -505,12 +515,12 @@ class Connection(asyncio.Protocol):
         self._sent.end()
         self._site.owed.discard(self)
         if self._under is not None:
-            # Whoever asked has gone: what was handed out is given back, what was decided stays.
+            # The client is gone: leased messages are returned, committed changes stay.
             self._give_up(self._under)
         if not self.gone.done():
             self.gone.set_result(None)
 
 
 async def _given(response: Response) -> Response:
-    """An answer that is there."""
+    """Return a response that exists already."""
     return response

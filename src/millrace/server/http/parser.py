@@ -1,17 +1,18 @@
-"""Bytes to requests, without I/O.
+"""A parser of HTTP/1.1 requests, without I/O.
 
-The grammar is httptools' affair (llhttp, in its strict form): it refuses two lengths, a length
-beside chunks, bare line feeds, folded headers. What it does not bound is bounded here, and what
-others might read in another way is refused: two hosts, codings beside chunks.
+httptools (llhttp, in its strict mode) checks the grammar: it refuses two lengths, a length together
+with chunks, bare line feeds and folded headers. This module adds the bounds that it lacks, and
+refuses requests that other programs might interpret differently: two hosts, codings together with
+chunks.
 
-Rule 1: a bound is judged before the bytes behind it are kept.
-Rule 2: after an error nothing more of the connection is read: where its next request begins can no
-longer be known.
-Rule 3: whoever was refused by their head is answered before much more is read of them.
-Rule 4: what comes behind a refused request, or behind as many requests as may wait, is kept as
-bytes until they were answered.
-Rule 5: a large body whose length is known passes by httptools, which would copy it: it is not
-looked into. The next request has a parser of its own.
+Rule 1: a bound is checked before the bytes beyond it are kept.
+Rule 2: after an error nothing more of the connection is read: the start of the next request is
+unknown.
+Rule 3: a request that is refused by its head is answered before much more of it is read.
+Rule 4: the bytes behind a refused request, or behind the maximum of waiting requests, are kept
+unparsed until those are answered.
+Rule 5: a large body of known length bypasses httptools, which would copy it; its bytes are not
+examined. The next request gets a new httptools parser.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ import httptools
 
 from millrace import limits
 from millrace.errors import detached
-from millrace.server.http.large import LargeBody, Spare
+from millrace.server.http.large_body import BufferPool, LargeBody
 
 _HEAD_END = b"\r\n\r\n"
 
 
 class BadRequest(Exception):
-    """The bytes are no request, or one beyond a bound; the connection ends after the answer."""
+    """The bytes are not a request, or one beyond a bound; the connection closes after the
+    answer."""
 
     def __init__(self, status: int, detail: str, *, limit: int | None = None) -> None:
         super().__init__(detail)
@@ -46,17 +48,17 @@ def _too_large(most: int) -> BadRequest:
 
 
 class _Over(Exception):
-    """The last request was refused, and what follows is not read."""
+    """The last request was refused, and the bytes behind it are not read."""
 
 
 class Refusal(Protocol):
-    """What is answered instead of handling a request."""
+    """The response that refuses a request."""
 
     status: int
 
 
 class Request:
-    """A request, whole or still being read."""
+    """A request, complete or still being read."""
 
     __slots__ = (
         "body",
@@ -80,39 +82,40 @@ class Request:
     def __init__(self) -> None:
         self.method = ""
         self.path = ""
-        """As it was sent, still quoted."""
+        """As it was sent, still percent-encoded."""
         self.query = ""
         self.headers: dict[str, str] = {}
-        """By names in lower case; what stands there several times is joined by a comma."""
+        """By name in lower case; values of a repeated header are joined by commas."""
         self.body: bytes | bytearray | memoryview = b""
         self.keep_alive = True
         self.refusal: Refusal | None = None
-        """Set by whoever judged the head: the body is not kept."""
+        """Set by `Admit` to refuse the request: its body is not kept."""
         self.caller: object = None
-        """What they found out about who sent it, where that takes the body to be proved."""
+        """Credentials that can be verified only together with the body."""
         self.call: object = None
-        """What its body asks for, once that was read, where the address does not tell."""
+        """The operation that the body names, if the address does not; set once the body was
+        parsed."""
         self.context: object = None
-        """What the same judge found: who asks, and for what."""
+        """Result of `Admit`: the user and the operation."""
         self.owner = ""
-        """Who asks, as far as the head tells: answers are held for them."""
+        """The user, as far as the head tells: memory of answers counts for them."""
         self.holder = ""
-        """For whom the body is held, if not for them: an address, where they are not proved yet."""
+        """Owner of the body's memory if not `owner`: an address, before authentication."""
         self.on_proved: Callable[[], None] | None = None
-        """Called once it is."""
+        """Called after authentication."""
         self.is_stranger = False
-        """Nobody is known to have sent it, or not yet."""
+        """True if the sender is not authenticated, or not yet."""
         self.kind = ""
-        """What it asks for: those of a kind that came in one turn are handled in a row."""
+        """Kind of operation: requests of a kind that arrive in one turn are handled in a row."""
         self.standing = 0
-        """As of which version of what is known they judged."""
+        """Version of the access data against which the request was judged."""
 
 
 Admit = Callable[[Request, int | None], Refusal | None]
-"""Judges a request by its head and the length that it declares; None: it may go on."""
+"""Judges a request by its head and declared length; None admits it."""
 
 
-class Parser:
+class RequestParser:
     """Turns the bytes of one connection into requests."""
 
     def __init__(
@@ -120,10 +123,10 @@ class Parser:
         admit: Admit,
         *,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
-        spare: Spare | None = None,
+        spare: BufferPool | None = None,
     ) -> None:
         self._admit = admit
-        self._spare = Spare() if spare is None else spare
+        self._spare = BufferPool() if spare is None else spare
         self._body_bytes_max = body_bytes_max
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
@@ -133,25 +136,25 @@ class Parser:
         self._head_bytes = 0
         self._headers_seen = 0
         self._length: int | None = None
-        """Of the body that is being read, where its head tells."""
+        """Length of the body that is being read, if declared."""
         self.rest = b""
-        """Bytes that wait to be parsed: `feed` goes on with them."""
+        """Bytes that wait to be parsed by the next `feed`."""
         self._rest_at = 0
-        """Where in `rest` to go on."""
+        """Offset in `rest` at which to continue."""
         self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._beside_bytes = 0
         self._is_over = False
         self.large: LargeBody | None = None
-        """The body that is being read, if it is a large one; whoever fills it calls `filled`."""
+        """The large body that is being read; its reader calls `filled`."""
         self._done: list[Request] = []
         self.expects = False
-        """The sender waits for a word before it sends the body."""
+        """True if the sender waits for `100 Continue`."""
 
     def close(self) -> None:
-        """Drop everything: the connection is gone.
+        """Drop all state: the connection is closed.
 
-        The parser below refers to this one, and this one to the connection.
+        This breaks the reference cycle of httptools' parser, this parser and the connection.
         """
         del self._parser, self._admit
         self._request = Request()
@@ -160,42 +163,42 @@ class Parser:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing of a next request has been read."""
+        """True if no byte of a next request has been read."""
         return not self._has_begun and not self.rest
 
     def drop(self) -> None:
         """Parse nothing more of the connection."""
         self.rest, self._is_over = b"", True
-        # Where its next request begins is not known any more.
+        # The start of its next request is unknown now.
         self._has_begun = True
 
     @property
     def in_head(self) -> bool:
-        """Whether the head of a request is being read."""
+        """True while the head of a request is being read."""
         return self._in_head
 
     @property
     def in_body(self) -> bool:
-        """Whether more of a body is to come, and is wanted."""
+        """True if more of a body is expected and not to be discarded."""
         return not self._in_head and not self._is_over
 
     @property
     def body_bytes(self) -> int:
-        """How much has come of the body that is being read."""
+        """Number of bytes received of the body that is being read."""
         return self._body_bytes
 
     @property
     def held(self) -> tuple[str, int]:
-        """For whom how much of it is held: nothing of a request that was refused."""
+        """Owner and size of the partial body; size 0 if the request was refused."""
         request = self._request
         holder = request.holder or request.owner
         return holder, self._body_bytes if request.refusal is None else 0
 
     def feed(self, data: bytes, limit: int = limits.HTTP_AHEAD_MAX) -> list[Request]:
-        """Take bytes in; returns the requests that are whole now.
+        """Parse received bytes and return the requests that are complete now.
 
-        It stops behind a request that is refused, and behind `limit` of them or a few more
-        (`HTTP_STEP_BYTES`); what it has not parsed then it parses when it is called again.
+        Parsing stops behind a request that is refused, and behind `limit` requests or a few more
+        (`HTTP_STEP_BYTES`); the next call continues with the remaining bytes.
 
         Raises:
             BadRequest: after the requests before it, which are in `last`.
@@ -209,7 +212,7 @@ class Parser:
         if (
             self.large is not None
             or (self._in_head and size + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX)
-            # What holds the end of one head holds the end of no more than one request.
+            # Data with the end of one head contains the end of at most one request.
             or (
                 size > limits.HTTP_STEP_BYTES
                 and not (self._in_head and data.count(_HEAD_END, at) <= 1)
@@ -221,7 +224,7 @@ class Parser:
         return self._done
 
     def filled(self, size: int) -> list[Request]:
-        """So many bytes more are in the large body; returns the request if it is whole now."""
+        """Note `size` further bytes in the large body; return its request if it is complete now."""
         large = self.large
         assert large is not None
         self._done = []
@@ -230,7 +233,7 @@ class Parser:
         return self._done
 
     def _feed_parts(self, data: bytes, at: int, limit: int) -> None:
-        """Parse a head by itself, and a body by itself, until enough requests are there."""
+        """Parse heads and bodies separately until there are enough requests."""
         view, size, done = memoryview(data), len(data), self._done
         while at < size and not self._is_over:
             if self.large is not None:
@@ -247,7 +250,7 @@ class Parser:
                 return
 
     def _end_of_part(self, data: bytes, at: int) -> int:
-        """Return where to stop, so that hardly more than one request ends before."""
+        """Return an offset to stop at, so that hardly more than one request ends before it."""
         size = len(data)
         if self._in_head:
             end = min(size, at + limits.HTTP_HEAD_BYTES_MAX)
@@ -260,13 +263,13 @@ class Parser:
     def _look_at(self, large: LargeBody) -> None:
         self._body_bytes = large.filled
         if large.is_whole:
-            # The other one still waits for the body.
+            # The previous httptools parser still expects the body.
             self._parser = httptools.HttpRequestParser(self)
             self.on_message_complete()
 
     @property
     def last(self) -> list[Request]:
-        """The requests that the last `feed` completed, also if it raised."""
+        """Requests that the last `feed` completed, also if it raised."""
         return self._done
 
     def _feed(self, data: bytes) -> None:
@@ -287,7 +290,7 @@ class Parser:
             if isinstance(cause, BadRequest):
                 raise detached(cause) from None
             if isinstance(cause, _Over):
-                # Its frames hold what was read, and this one holds it.
+                # Its frames hold the data that was read, and this frame holds the error.
                 detached(cause)
                 self._is_over = True
                 return
@@ -299,7 +302,7 @@ class Parser:
         if was_head or self._in_head or self._body_bytes != body_bytes:
             self._beside_bytes = 0
             return
-        # Extensions, leading zeros, trailers: nothing that is ever looked at.
+        # Chunk extensions, leading zeros, trailers: never used, but bounded.
         self._beside_bytes += len(data)
         if self._beside_bytes > limits.HTTP_HEAD_BYTES_MAX:
             most = limits.HTTP_HEAD_BYTES_MAX
@@ -323,7 +326,7 @@ class Parser:
         if self._headers_seen > limits.HTTP_HEADERS_MAX:
             raise BadRequest(431, f"there are more than {limits.HTTP_HEADERS_MAX} headers")
         if not self._in_head:
-            # A trailer says nothing here.
+            # Trailers are ignored.
             return
         headers = self._request.headers
         key, text = _name_of(name), value.decode("latin-1")
@@ -385,7 +388,8 @@ class Parser:
             self._end()
 
     def _keep(self, body: bytes) -> None:
-        """One more piece; small ones are put together, for each by itself takes far more room."""
+        """Keep a piece of a body; small pieces are joined, because each object takes far more
+        memory."""
         chunks = self._chunks
         if not chunks or len(body) >= limits.HTTP_PIECE_BYTES_MIN:
             chunks.append(body)
@@ -397,7 +401,8 @@ class Parser:
             chunks.append(bytearray(body))
 
     def _end(self) -> None:
-        """Have the request answered as it is; nothing more of the connection is read."""
+        """Complete the request without the rest of its body, and read nothing more of the
+        connection."""
         self._request.keep_alive = False
         self._body_bytes = 0
         self._done.append(self._request)
@@ -423,15 +428,15 @@ def _head_too_large() -> BadRequest:
 
 
 _ODD = re.compile(rb"//|/(?:\.|%2[eE]){1,2}(?:/|$)")
-"""Parts that are empty or mean another place: programs on the way, signatures and routes may each
-read them in another way."""
+"""Empty path segments and dot segments: proxies, signatures and routes may each interpret them
+differently."""
 
 
 def _split(url: bytes) -> tuple[str, str]:
     """Return the path and the query of an address.
 
     Raises:
-        BadRequest: the path is not absolute, or could be read as another one.
+        BadRequest: the path is not absolute, or is ambiguous.
     """
     path, _, query = url.partition(b"?")
     if not path.startswith(b"/"):
@@ -442,7 +447,7 @@ def _split(url: bytes) -> tuple[str, str]:
 
 
 _split_short = lru_cache(maxsize=limits.HTTP_URLS_KNOWN_MAX)(_split)
-"""Clients ask for the same few addresses again and again."""
+"""A cache of parsed addresses: clients use the same few again and again."""
 
 
 @lru_cache(maxsize=limits.HTTP_NAMES_KNOWN_MAX)
@@ -451,7 +456,7 @@ def _name_of(name: bytes) -> str:
 
 
 def _path_of(url: bytes) -> bytes:
-    """The path of an address in its absolute form, which proxies send."""
+    """Return the path of an absolute URL, the form that proxies send."""
     scheme, found, rest = url.partition(b"://")
     if not found or scheme.lower() not in (b"http", b"https"):
         raise BadRequest(400, "the address begins with a slash")

@@ -1,4 +1,4 @@
-"""What is answered, and its bytes."""
+"""HTTP responses and their encoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 Buffer = bytes | bytearray | memoryview
 Part = Buffer | Sequence[Buffer]
-"""What is sent at once, in one piece or in several, which are not put together before."""
+"""A part that is sent at once, of one buffer or of several that are not joined before."""
 
 _LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -16,23 +16,23 @@ BODILESS = frozenset({204, 304})
 
 
 def pieces_of(part: Part) -> Sequence[Buffer]:
-    """The pieces that a part goes in."""
+    """Return the buffers of a part."""
     return [part] if isinstance(part, bytes | bytearray | memoryview) else part
 
 
 def size_of(part: Part) -> int:
-    """The bytes of a part."""
+    """Return the number of bytes of a part."""
     return sum(map(len, pieces_of(part)))
 
 
-class Counted:
-    """The parts of a body, and how large each of them is."""
+class CountedBody:
+    """Iterates over the parts of a body and reports the size of each to a callback."""
 
     def __init__(self, parts: AsyncIterator[Part], note: Callable[[int], None]) -> None:
         self._parts = parts
         self._note = note
 
-    def __aiter__(self) -> Counted:
+    def __aiter__(self) -> CountedBody:
         return self
 
     async def __anext__(self) -> Part:
@@ -41,17 +41,17 @@ class Counted:
         return part
 
     async def aclose(self) -> None:
-        """End it, wherever it is."""
+        """Close the iterator at any point."""
         close = getattr(self._parts, "aclose", None)
         if close is not None:
             await close()
 
 
 class Response:
-    """An answer with a body that is there, or one that is still being made.
+    """A response with a complete body, or with one that is generated while it is sent.
 
-    A body that is made while it is sent goes in chunks, and its `aclose` is awaited at the end;
-    an error in the middle of it cuts the connection, so that nobody takes a part for the whole.
+    A generated body is sent in chunks, and its `aclose` is awaited at the end. An error in the
+    middle of it aborts the connection, so that no client takes a part for the whole.
     """
 
     __slots__ = ("body", "headers", "parts", "status")
@@ -73,7 +73,7 @@ class Response:
             self.headers.update(headers)
 
     def head(self, *, keep_alive: bool, date: bytes, chunked: bool) -> bytes:
-        """The bytes before the body."""
+        """Return the encoded status line and headers."""
         lines = [_LINES[self.status], date]
         if chunked:
             lines.append(b"transfer-encoding: chunked\r\n")

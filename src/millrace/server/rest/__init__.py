@@ -1,1 +1,1 @@
-"""The native API over HTTP: what is asked, what is answered, and the description of both."""
+"""The native REST API: requests, responses and the OpenAPI document of both."""

@@ -1,10 +1,9 @@
 """Rows as Arrow IPC streams, over the store's own bytes: nothing is copied to be sent.
 
-Sealed batches whose rows are all wanted are sent as they lie in their files.
-
-The columns are `seq`, `key`, `headers`, `time` and `value`. Where rows of several shards come in
-one stream, `shard` stands before them: the number of the shard within its queue, from 0. Whoever
-names columns gets these alone, in the order that they have here.
+Sealed batches whose rows are all requested are sent exactly as they are stored in their files. The
+columns are `seq`, `key`, `headers`, `time` and `value`. If rows of several shards are in one
+stream, they are preceded by `shard`, the shard's number within its queue, from 0. A request that
+names columns gets only these, in the order above.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.core import check
-from millrace.core.block import SCHEMA
-from millrace.core.fold import Reader
+from millrace.core import validate
+from millrace.core.format.block import SCHEMA
 from millrace.core.model import ShardId
+from millrace.core.state.fold import Reader
 from millrace.errors import Invalid
 from millrace.server.http.response import Buffer
 
 SHARD_ROWS = pa.schema([SCHEMA.field(at) for at in range(1, len(SCHEMA.names))])
-"""Rows of one shard."""
+"""The schema of rows of one shard."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Rows of one shard, as of a snapshot."""
+class ShardRange:
+    """A range of rows of one shard, as of a snapshot."""
 
     shard: ShardId
     number: int
-    """Which one of the queue's shards it is, from 0."""
+    """The shard's number within its queue, from 0."""
     after: int
     upto: int
     reader: Reader
 
 
 class _Sink(RawIOBase):
-    """A file that keeps what is written to it: buffers as they are."""
+    """A writable file object that collects the buffers written to it without copying them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,18 +57,18 @@ class _Sink(RawIOBase):
         return len(data)
 
     def take(self) -> list[Buffer]:
-        """What was written since the last time."""
+        """Return the buffers written since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
 
 class RowStream:
-    """The bytes of an Arrow IPC stream, some at a time; `let_go` is awaited at its end, always."""
+    """The bytes of an Arrow IPC stream in parts; `let_go` is always awaited when it ends."""
 
     def __init__(
         self,
         engine: Engine,
-        spans: Sequence[Span],
+        spans: Sequence[ShardRange],
         schema: pa.Schema,
         *,
         let_go: Callable[[], Awaitable[object]] | None = None,
@@ -83,10 +82,11 @@ class RowStream:
         self._first: list[Buffer] | None = None
 
     async def begin(self) -> None:
-        """Find the first rows: what is refused can be said as long as nothing was sent.
+        """Read the first rows, while the request can still be refused because nothing has been
+        sent.
 
         Raises:
-            SnapshotExpired: they are no longer pinned.
+            SnapshotExpired: the rows are no longer pinned.
         """
         self._first = await anext(self._parts)
 
@@ -98,7 +98,7 @@ class RowStream:
         return await anext(self._parts) if first is None else first
 
     async def aclose(self) -> None:
-        """End it, wherever it is."""
+        """Close the stream at any point, and release what it holds."""
         try:
             await self._parts.aclose()
         finally:
@@ -109,8 +109,8 @@ class RowStream:
     async def _make(self) -> AsyncGenerator[list[Buffer], None]:
         sink = _Sink()
         with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._schema) as writer:
-            # Arrow writes the schema with the first batch that it is given: not with one that is
-            # sent as it lies.
+            # Arrow writes the schema with the first batch that it is given, and not with one that
+            # is sent as it is stored in its file.
             writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
             sink.take()
             sink.write(self._schema.serialize())
@@ -124,8 +124,8 @@ class RowStream:
                         yield sink.take()
         yield sink.take()
 
-    async def _joined(self, span: Span) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
-        """The rows; small batches are made into larger ones."""
+    async def _joined(self, span: ShardRange) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        """Yield the rows; small batches are combined into larger ones."""
         small: list[pa.RecordBatch] = []
         size = 0
         async with aclosing(self._found(span)) as batches:
@@ -142,8 +142,8 @@ class RowStream:
         if small:
             yield _join(small)
 
-    def _found(self, span: Span) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
-        # With the column `shard`, or without another one, nothing lies in files as it is sent.
+    def _found(self, span: ShardRange) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        # With the column `shard`, or without one of the others, no file has the bytes to be sent.
         least = limits.ARROW_JOIN_BYTES + 1 if self._is_whole else limits.SEGMENT_BYTES_MAX
         engine, reader = self._engine, span.reader
         return engine.packed(span.shard, span.after, span.upto, reader, least=least)
@@ -159,10 +159,10 @@ class RowStream:
 
 
 def columns_of(names: str | None, *, with_shard: bool) -> pa.Schema:
-    """The columns of a stream: all of them, or those that are named.
+    """Return the schema of a stream: all columns, or the named ones.
 
     Raises:
-        Invalid: one of them is none.
+        Invalid: a name is not a column.
     """
     whole = SCHEMA if with_shard else SHARD_ROWS
     if names is None:
@@ -170,7 +170,7 @@ def columns_of(names: str | None, *, with_shard: bool) -> pa.Schema:
     wanted = {name.strip() for name in names.split(",")}
     for name in sorted(wanted - set(whole.names)):
         raise Invalid(
-            f"columns names {check.shown(name)}; there are {', '.join(whole.names)}",
+            f"columns names {validate.shown(name)}; there are {', '.join(whole.names)}",
             field="columns",
         )
     return pa.schema([whole.field(name) for name in whole.names if name in wanted])

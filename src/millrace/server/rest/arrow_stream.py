@@ -1,12 +1,12 @@
-"""Arrow IPC streams as they come over the network: judged message by message before any array is
-made.
+"""Validation of received Arrow IPC streams, message by message, before any array is made.
 
-Rule 1: the schema is judged first. Types that are decoded into more bytes than were sent, and such
-whose code has had defects, are refused (`arrow_columns.check_types`).
-Rule 2: a record batch is judged by its metadata: its rows count against the bound of one publish,
-its buffers lie within its body and are together no larger, and nothing is compressed. So what is
-made of a body is never larger than the body.
-Rule 3: what the arrays hold is judged where a block is made of them (`arrow_rows.block_of`).
+Rule 1: the schema is validated first. Types that decode into more bytes than were sent, and types
+whose code has had defects, are refused (`arrow_input.check_types`).
+Rule 2: a record batch is validated by its metadata: its rows count towards the limit of one
+publish, its buffers lie within its body and are together no larger, and nothing is compressed. So
+the arrays of a body are never larger than the body.
+Rule 3: the contents of the arrays are validated when a block is made of them
+(`arrow_rows.block_of`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NoReturn
 import pyarrow as pa
 
 from millrace import limits
-from millrace.client.arrow_columns import check_types
-from millrace.core import check_rows
+from millrace.client.arrow_input import check_types
+from millrace.core.publishing import validate_rows
 from millrace.errors import Invalid, TooLarge
 
 _ERRORS = (
@@ -31,20 +31,20 @@ _ERRORS = (
     StopIteration,
     struct.error,
 )
-"""What pyarrow raises of bytes that are no stream: it does not say so exactly."""
+"""Exceptions of pyarrow for malformed streams; its documentation does not list them exactly."""
 
 _BUFFER = struct.Struct("<qq")
-"""Offset and length of a buffer; also length and nulls of an array."""
+"""The offset and length of a buffer; also the length and null count of an array."""
 
 _LITTLE_ENDIAN = 0
-"""The byte order in a schema."""
+"""The value of little-endian byte order in a schema."""
 
 
 def read_table(body: bytes | bytearray | memoryview) -> pa.Table:
-    """The rows of an IPC stream, over the same bytes.
+    """Return the rows of an IPC stream, over the same bytes.
 
     Raises:
-        Invalid: it is no stream, is compressed, or has a column of another type.
+        Invalid: the stream is malformed or compressed, or a column has an unsupported type.
         TooLarge: it has too many rows, batches, or bytes of metadata.
     """
     try:
@@ -63,7 +63,7 @@ def _read(body: bytes | bytearray | memoryview) -> pa.Table:
         if message.type != "record batch":
             raise _bad(f"the Arrow stream has a {message.type}; send record batches alone")
         rows += _check_batch(metadata, message.body)
-        check_rows.check_count(rows)
+        validate_rows.check_count(rows)
         if len(batches) >= limits.ARROW_BATCHES_MAX:
             raise TooLarge(
                 f"the Arrow stream has more than {limits.ARROW_BATCHES_MAX} record batches; "
@@ -101,7 +101,7 @@ def _metadata(message: pa.ipc.Message) -> memoryview:
 
 
 def _check_batch(metadata: memoryview, body: pa.Buffer | None) -> int:
-    """Check the buffers of a record batch; returns how many rows it says it has."""
+    """Check the buffers of a record batch; return the number of rows in its metadata."""
     size = 0 if body is None else body.size
     batch = _Table.of_message(metadata)
     if batch.table(3) is not None:
@@ -127,9 +127,9 @@ def _bad(text: str) -> Invalid:
 
 
 class _Table:
-    """A table of a flatbuffer, as Arrow's metadata are; Arrow itself has verified it.
+    """A table of a flatbuffer, the encoding of Arrow's metadata; Arrow itself has verified it.
 
-    Its first bytes say where the places of its fields stand; what has no place is 0.
+    It begins with a reference to the offsets of its fields; a field without an offset is 0.
     """
 
     __slots__ = ("_at", "_data", "_fields", "_places")
@@ -144,13 +144,13 @@ class _Table:
 
     @classmethod
     def of_message(cls, metadata: memoryview) -> _Table:
-        """The header of a message: its schema or record batch."""
+        """Return the header of a message: its schema or record batch."""
         message = cls(metadata, struct.unpack_from("<I", metadata)[0])
         header = message.table(2)
         return header if header is not None else _no_metadata()
 
     def _place(self, field: int) -> int:
-        """Where the value of a field stands; 0 where it has none."""
+        """Return the position of a field's value; 0 if the field is absent."""
         at = 4 + 2 * field
         if at + 2 > self._fields:
             return 0
@@ -162,20 +162,20 @@ class _Table:
         return struct.unpack_from(form, self._data, place)[0] if place else 0
 
     def short(self, field: int) -> int:
-        """A number of 16 bits."""
+        """Return a field's 16-bit number."""
         return self._value(field, "<h")
 
     def long(self, field: int) -> int:
-        """A number of 64 bits."""
+        """Return a field's 64-bit number."""
         return self._value(field, "<q")
 
     def table(self, field: int) -> _Table | None:
-        """A table that a field points to."""
+        """Return the table that a field points to, or None."""
         place = self._place(field)
         return _Table(self._data, place + self._value(field, "<I")) if place else None
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A vector of pairs of numbers of 64 bits."""
+        """Return a vector of pairs of 64-bit numbers."""
         place = self._place(field)
         if not place:
             return []

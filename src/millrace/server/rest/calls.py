@@ -1,19 +1,19 @@
-"""Calls of programs that use `millrace.connect`: many in one request."""
+"""Batched calls of programs that use `millrace.connect`: many calls in one request."""
 
 from __future__ import annotations
 
-from millrace.server.calls_http import TYPE, answer_calls
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask, Media
-from millrace.server.rest.table import ROUTES
+from millrace.server.rest.route_table import ROUTES
+from millrace.server.rpc.http_calls import TYPE, answer_calls
+from millrace.server.web.route import Media, RequestContext
 
 FRAMES = Media(TYPE, "Frames, as docs/formats/wire.md says; the clients of the project make them.")
 
 
 @ROUTES.raw("POST", "/v1/calls", "known", also_takes=(FRAMES,), gives_media=(FRAMES,), tag="calls")
-async def calls(ask: Ask) -> Response:
-    """Make calls to the engine; each of them is judged by itself."""
+async def calls(ask: RequestContext) -> Response:
+    """Run calls to the engine; each call is authorized and answered separately."""
     ask.waits = True
     server, who = ask.server, ask.principal
     quotas = server.quotas

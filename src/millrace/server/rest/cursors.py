@@ -1,4 +1,4 @@
-"""Cursors: following a queue, one consistent snapshot after another."""
+"""Cursors: reading a queue as a sequence of consistent snapshots."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ import msgspec
 
 from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.ticket import (
+from millrace.client.snapshot_token import (
     cursor_of,
-    go_on_after,
     read_claims,
-    read_ticket,
+    read_snapshot_token,
+    resume_after,
     use_claims,
     write_claim,
 )
-from millrace.core import check
-from millrace.core.model import CursorCell, Kind, Position
+from millrace.core import validate
+from millrace.core.cells import CursorCell, Kind
+from millrace.core.model import CursorPosition
 from millrace.errors import Invalid, NotFound, NotYet
-from millrace.server.rest.message import Seq, seq_in, start_in
 from millrace.server.rest.queues import WasThere
-from millrace.server.rest.route import Ask, Nothing
+from millrace.server.rest.route_table import QUEUE, ROUTES
 from millrace.server.rest.snapshots import SnapshotOut, snapshot_out
-from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.web.message import Seq, seq_in, start_in
+from millrace.server.web.route import Nothing, RequestContext
 
 CURSOR = f"{QUEUE}/cursors/{{cursor}}"
 T = TypeVar("T")
 
 
 class PositionOut(msgspec.Struct, frozen=True):
-    """A committed place in one shard."""
+    """A committed position in one shard."""
 
     history: str
     seq: int
@@ -44,50 +45,56 @@ class CursorOut(msgspec.Struct, frozen=True):
 
     name: str
     retain: bool
-    """Settled messages are kept for it."""
+    """True if settled messages are kept until this cursor has read them."""
     positions: list[PositionOut]
-    """In each shard."""
+    """The committed position in each shard."""
     lag: list[int]
-    """How many seqs were published in each shard since."""
+    """Number of seqs in each shard that were published after the committed position."""
     position: str
-    """The committed place, to be kept elsewhere: a token that tells after a restore whether it
-    still holds."""
+    """The committed position as a token to be stored elsewhere. It identifies the history, so that
+    a position that a restore has invalidated is detected.
+    """
     claim: str | None = None
-    """By which its follower asks for snapshots; null where the cursor was only looked at."""
+    """The follower's claim, sent with requests for snapshots; null if the cursor was only
+    described.
+    """
 
 
 class Cursors(msgspec.Struct, frozen=True):
-    """The cursors of a queue, and what each has committed: a seq, or the sum over shards."""
+    """The cursors of a queue with their committed positions: a seq, or the sum over the shards."""
 
     cursors: dict[str, int]
 
 
 @ROUTES.json("GET", f"{QUEUE}/cursors", "read", Nothing, Cursors, tag="cursors")
-async def list_cursors(ask: Ask, _: Nothing) -> Cursors:
-    """The cursors of a queue."""
+async def list_cursors(ask: RequestContext, _: Nothing) -> Cursors:
+    """List the cursors of a queue."""
     return Cursors(await ask.queue(lambda queue: queue.cursors()))
 
 
 class CursorAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a cursor is to be like."""
+    """The settings of a cursor."""
 
     start: int | str = "beginning"
-    """Of a new one: beginning, end, the first seq to be read (of the present history: never one
-    that was kept), or a time as ISO 8601 writes it. At the position of a snapshot or a cursor it
-    goes on from there, also if it is there already and stands elsewhere."""
+    """The start of a new cursor: `beginning`, `end`, the first seq to read (of the present history;
+    never store a seq for later), or a time in ISO 8601. The position of a snapshot or cursor is
+    also accepted, and moves an existing cursor there.
+    """
     retain: bool = False
-    """It is also shown what workers settle before it comes by."""
+    """Also deliver messages that workers settle before the cursor has read them."""
 
 
 @ROUTES.json("PUT", CURSOR, "read", CursorAsk, CursorOut, tag="cursors")
-async def open_cursor(ask: Ask, told: CursorAsk) -> CursorOut:
-    """Make a cursor, or find the one that is there, and follow by it from now on: snapshots that
-    others were given before can no longer be committed."""
-    start = start_in(told.start)
+async def open_cursor(ask: RequestContext, params: CursorAsk) -> CursorOut:
+    """Open a cursor, and create it if it does not exist.
+
+    Snapshots of earlier openings can no longer be committed.
+    """
+    start = start_in(params.start)
 
     async def use(queue: Queue) -> CursorOut:
         name = ask.params["cursor"]
-        return await _out(await queue.cursor(name, start=start, retain=told.retain), claimed=True)
+        return await _out(await queue.cursor(name, start=start, retain=params.retain), claimed=True)
 
     return await ask.queue(use)
 
@@ -107,8 +114,8 @@ def _positions(cursor: Cursor) -> list[PositionOut]:
 
 
 @ROUTES.json("GET", CURSOR, "read", Nothing, CursorOut, tag="cursors")
-async def describe_cursor(ask: Ask, _: Nothing) -> CursorOut:
-    """Where a cursor is."""
+async def describe_cursor(ask: RequestContext, _: Nothing) -> CursorOut:
+    """Return a cursor's positions and lag."""
 
     async def use(queue: Queue) -> CursorOut:
         cells = await _cells(ask, queue)
@@ -117,9 +124,9 @@ async def describe_cursor(ask: Ask, _: Nothing) -> CursorOut:
     return await ask.queue(use)
 
 
-async def _cells(ask: Ask, queue: Queue) -> list[CursorCell]:
-    """What is committed of the cursor that the address names."""
-    name = check.name(ask.params["cursor"], "cursor")
+async def _cells(ask: RequestContext, queue: Queue) -> list[CursorCell]:
+    """Return the committed state of the cursor in the path, one cell per shard."""
+    name = validate.name(ask.params["cursor"], "cursor")
     engine, shards = engine_and_shards(queue)
     cells: list[CursorCell] = []
     for shard in shards.ids:
@@ -130,32 +137,34 @@ async def _cells(ask: Ask, queue: Queue) -> list[CursorCell]:
     return cells
 
 
-def _named(ask: Ask, queue: Queue, ids: tuple[int, ...] = ()) -> Cursor:
-    """The cursor that the address names, of which nothing is known but the ids, perhaps."""
-    name = check.name(ask.params["cursor"], "cursor")
+def _named(ask: RequestContext, queue: Queue, ids: tuple[int, ...] = ()) -> Cursor:
+    """Return the cursor in the path without reading it; its positions are unknown, and so are the
+    ids unless they are given.
+    """
+    name = validate.name(ask.params["cursor"], "cursor")
     engine, shards = engine_and_shards(queue)
-    nowhere = Position(b"", 0, 0, 0)
+    nowhere = CursorPosition(b"", 0, 0, 0)
     cells = [CursorCell(one, False, nowhere, 0) for one in ids or (0,) * len(shards.ids)]
     return Cursor(engine, shards, name, cells)
 
 
 @ROUTES.json("DELETE", CURSOR, "read", Nothing, WasThere, tag="cursors")
-async def delete_cursor(ask: Ask, _: Nothing) -> WasThere:
-    """Forget a cursor."""
+async def delete_cursor(ask: RequestContext, _: Nothing) -> WasThere:
+    """Delete a cursor."""
     return WasThere(await ask.queue(lambda queue: _named(ask, queue).delete()))
 
 
 class ResetAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin anew."""
+    """The position to restart from."""
 
     start: int | str = "beginning"
-    """beginning, end, a position, the first seq to be read, or a time as ISO 8601 writes it."""
+    """`beginning`, `end`, a position, the first seq to read, or a time in ISO 8601."""
 
 
 @ROUTES.json("POST", f"{CURSOR}/reset", "read", ResetAsk, CursorOut, tag="cursors")
-async def reset_cursor(ask: Ask, told: ResetAsk) -> CursorOut:
-    """Begin anew at another place, and follow from there, as by opening it."""
-    start = start_in(told.start)
+async def reset_cursor(ask: RequestContext, params: ResetAsk) -> CursorOut:
+    """Move a cursor to another position and open it there."""
+    start = start_in(params.start)
 
     async def use(queue: Queue) -> CursorOut:
         cursor = _named(ask, queue)
@@ -166,56 +175,61 @@ async def reset_cursor(ask: Ask, told: ResetAsk) -> CursorOut:
 
 
 class NextAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long to wait, and how long the snapshot is needed."""
+    """The wait and the duration of the next snapshot."""
 
     wait: float = 0
-    """For how many seconds to wait for rows."""
+    """Seconds to wait for rows."""
     seconds: float = 3600
-    """It is pinned for so long at most, and as long again each time that it is asked for."""
+    """Seconds for which the snapshot is pinned at most; asking for it again starts the time
+    anew.
+    """
     read: str | None = None
-    """The cursor's last snapshot, if it was read and not committed: go on after it."""
+    """The cursor's last snapshot, if it was read and not committed: continue after it."""
     claim: str | None = None
-    """What the follower was given when it opened the cursor: it is refused (`fenced`) if another
-    one has opened it since. Without `claim` and `read`, the snapshot opens the cursor too."""
+    """The claim from opening the cursor: the request is refused (`fenced`) if another follower has
+    opened the cursor since. Without `claim` and `read`, the request also opens the cursor.
+    """
 
 
 class Next(msgspec.Struct, frozen=True):
-    """What comes next."""
+    """The next snapshot of a cursor."""
 
     snapshot: SnapshotOut | None
-    """Null: nothing came."""
+    """Null if there are no new rows."""
 
 
 @ROUTES.json("POST", f"{CURSOR}/next", "read", NextAsk, Next, tag="cursors")
-async def next_snapshot(ask: Ask, told: NextAsk) -> Next:
-    """The snapshot after what was committed, waiting for rows if need be."""
+async def next_snapshot(ask: RequestContext, params: NextAsk) -> Next:
+    """Return the snapshot after the committed position, waiting for rows if requested."""
 
     async def use() -> Snapshot | None:
-        return await ask.queue(lambda queue: _next(ask, queue, told))
+        return await ask.queue(lambda queue: _next(ask, queue, params))
 
-    found = await (ask.until(use) if told.wait > 0 else use())
+    found = await (ask.until(use) if params.wait > 0 else use())
     return Next(None if found is None else snapshot_out(found))
 
 
-async def _next(ask: Ask, queue: Queue, told: NextAsk) -> Snapshot | None:
+async def _next(ask: RequestContext, queue: Queue, params: NextAsk) -> Snapshot | None:
     async def use(cursor: Cursor) -> Snapshot | None:
-        use_claims(cursor, None if told.claim is None else read_claims(told.claim))
-        if told.read is not None:
-            go_on_after(cursor, read_ticket(queue, told.read))
-        return await cursor.next(wait=told.wait, seconds=told.seconds)
+        use_claims(cursor, None if params.claim is None else read_claims(params.claim))
+        if params.read is not None:
+            resume_after(cursor, read_snapshot_token(queue, params.read))
+        return await cursor.next(wait=params.wait, seconds=params.seconds)
 
     return await _remembered(ask, queue, use)
 
 
-async def _remembered(ask: Ask, queue: Queue, use: Callable[[Cursor], Awaitable[T]]) -> T:
-    """What `use` comes to with the cursor, which is looked up only where it is not known."""
+async def _remembered(
+    ask: RequestContext, queue: Queue, use: Callable[[Cursor], Awaitable[T]]
+) -> T:
+    """Run `use` on the cursor, and return its result; ids are read only if they are not cached."""
     at = (queue.shards.first, ask.params["cursor"])
     known = ask.desk.cursor_ids(at)
     if known is not None:
         try:
             return await use(_named(ask, queue, known))
         except NotFound as error:
-            # It was reset, perhaps, and is another one now.
+            # The cached ids are stale if the cursor was deleted and made again.
             if error.field != "name":
                 raise
     ids = tuple(cell.id for cell in await _cells(ask, queue))
@@ -224,59 +238,63 @@ async def _remembered(ask: Ask, queue: Queue, use: Callable[[Cursor], Awaitable[
 
 
 class WaitAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to where the follower is to have committed."""
+    """The position that the follower must have committed."""
 
     position: str
-    """Of a snapshot, a cursor or the queue, such as that of the queue after a publish."""
+    """A position of a snapshot, a cursor or the queue, such as the queue's position after a
+    publish.
+    """
     wait: float = 0
-    """For how many seconds to wait until it has."""
+    """Seconds to wait."""
 
 
-class Reached(msgspec.Struct, frozen=True):
-    """Whether it has."""
+class WaitResult(msgspec.Struct, frozen=True):
+    """The result of waiting for a cursor."""
 
     reached: bool
-    """False: not within that time; ask again."""
+    """False if the cursor did not reach the position in time; the request can be repeated."""
 
 
-@ROUTES.json("POST", f"{CURSOR}/wait", "read", WaitAsk, Reached, tag="cursors")
-async def wait_for_cursor(ask: Ask, told: WaitAsk) -> Reached:
+@ROUTES.json("POST", f"{CURSOR}/wait", "read", WaitAsk, WaitResult, tag="cursors")
+async def wait_for_cursor(ask: RequestContext, params: WaitAsk) -> WaitResult:
     """Wait until the follower of a cursor has committed everything up to a position."""
 
     async def use() -> bool:
         name = ask.params["cursor"]
-        await ask.queue(lambda q: q.wait_for(told.position, cursor=name, wait=told.wait))
+        await ask.queue(lambda q: q.wait_for(params.position, cursor=name, wait=params.wait))
         return True
 
     try:
-        found = await (ask.until(use) if told.wait > 0 else use())
+        found = await (ask.until(use) if params.wait > 0 else use())
     except NotYet:
-        return Reached(reached=False)
-    return Reached(reached=found is not None)
+        return WaitResult(reached=False)
+    return WaitResult(reached=found is not None)
 
 
 class CommitAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done."""
+    """The snapshot, or part of it, to commit."""
 
     snapshot: str
     seq: Seq | None = None
-    """Everything up to here; null: all of the snapshot."""
+    """Commit up to this seq; null commits the whole snapshot."""
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """Where the cursor is now."""
+    """The cursor's new positions."""
 
     positions: list[PositionOut]
-    """In the shards that were moved: all of them, or those up to that of `seq`."""
+    """The positions in the shards that were moved: all of them, or those up to the shard of
+    `seq`.
+    """
 
 
 @ROUTES.json("POST", f"{CURSOR}/commit", "read", CommitAsk, Committed, tag="cursors")
-async def commit_cursor(ask: Ask, told: CommitAsk) -> Committed:
-    """Move a cursor: what it has read is done."""
-    seq = None if told.seq is None else seq_in(told.seq, "seq")
+async def commit_cursor(ask: RequestContext, params: CommitAsk) -> Committed:
+    """Commit a snapshot or its first part, and move the cursor there."""
+    seq = None if params.seq is None else seq_in(params.seq, "seq")
 
     async def use(queue: Queue) -> Committed:
-        snapshot = read_ticket(queue, told.snapshot)
+        snapshot = read_snapshot_token(queue, params.snapshot)
         cursor = cursor_of(snapshot)
         if cursor is None or cursor.name != ask.params["cursor"]:
             raise Invalid("the snapshot is not of this cursor", field="snapshot")

@@ -1,8 +1,8 @@
-"""Following a queue and its counters as streams of events.
+"""Server-sent events of a queue's messages and counters.
 
-An event of a queue is a message; its id is the token of a position: how far its reader has come in
-each shard, and in which history. A request with the last id as `Last-Event-ID`, which browsers send
-by themselves, goes on after it, or is refused where a restore or a takeover took it back.
+An event of a queue is a message; its id is the token of a position: the reader's progress in each
+shard, with the history. A request with the last id as `Last-Event-ID`, which browsers send
+automatically, continues after it. It is refused if a restore or a takeover removed that position.
 """
 
 from __future__ import annotations
@@ -16,30 +16,43 @@ from typing import Annotated
 import msgspec
 
 from millrace import limits
-from millrace.client.cursor import Cursor, Snapshot, Start, delete_named
+from millrace.client.cursor import (
+    Cursor,
+    Snapshot,
+    Start,
+    delete_cursor,
+)
 from millrace.client.position import Position, is_position, locate, read_position, see_places
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.core.model import Position as Place
+from millrace.core.model import CursorPosition as Place
 from millrace.core.model import Row
 from millrace.errors import Invalid, MillraceError, NotFound
-from millrace.server.access import may
+from millrace.server.auth.access import may
 from millrace.server.http.response import Response
-from millrace.server.rest.listing import pieces_of
-from millrace.server.rest.message import row_out
-from millrace.server.rest.route import Ask, encode, read_query
-from millrace.server.rest.stream import QUIET, answer, event, event_in_pieces, media
-from millrace.server.rest.table import QUEUE, ROUTES, SPACE
+from millrace.server.rest.route_table import QUEUE, ROUTES, SPACE
+from millrace.server.web.event_stream import (
+    QUIET,
+    answer,
+    event,
+    event_in_pieces,
+    media,
+)
+from millrace.server.web.message import row_out
+from millrace.server.web.message_listing import pieces_of
+from millrace.server.web.route import RequestContext, encode, read_query
 
 Every = Annotated[float, msgspec.Meta(ge=limits.STATS_SECONDS_MIN, le=limits.STATS_SECONDS_MAX)]
 
 
 class FollowAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin."""
+    """The start of the stream."""
 
     after: str | None = None
-    """The id of the last event that was read, or another position of the queue, or 0 for the
-    beginning; else only what comes from now on is told. `Last-Event-ID` says the same. If a restore
-    or a takeover took back what was read up to there, the answer is 410 (`rolled_back`)."""
+    """The id of the last event that was read, another position of the queue, or 0 for the
+    beginning. By default, the stream begins with messages published from now on. `Last-Event-ID`
+    has the same meaning. If a restore or a takeover removed changes before that position, the
+    response is 410 (`rolled_back`).
+    """
 
 
 @ROUTES.raw(
@@ -50,8 +63,8 @@ class FollowAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives_media=media("The messages of a queue as they come."),
     tag="events",
 )
-async def follow(ask: Ask) -> Response:
-    """Follow a queue: its messages as server-sent events."""
+async def follow(ask: RequestContext) -> Response:
+    """Stream the messages of a queue as server-sent events."""
     params = read_query(ask, FollowAsk)
     after = ask.request.headers.get("last-event-id") or params.after
 
@@ -63,13 +76,13 @@ async def follow(ask: Ask) -> Response:
 
 
 async def _start(queue: Queue, after: str | None) -> Start:
-    """Return the place after which a stream begins.
+    """Return the position after which a stream begins.
 
     Raises:
-        Invalid: `after` is no id of an event of this queue.
-        NotFound: it is of another queue.
-        RolledBack: what was read up to there was taken back.
-        CursorExpired: rows that come next are gone.
+        Invalid: `after` is not an event id of this queue.
+        NotFound: the position is of another queue.
+        RolledBack: changes before the position were rolled back.
+        CursorExpired: rows after the position are gone.
     """
     engine, shards = engine_and_shards(queue)
     present = await locate(engine, shards)
@@ -79,21 +92,21 @@ async def _start(queue: Queue, after: str | None) -> Start:
     if text == "0":
         return "beginning"
     position = _position_in(text, present)
-    # A browser that follows again and again must be refused by the status, which ends it; so this
-    # is judged before the stream begins, and again by the cursor.
+    # Browsers reconnect until they get an error status. So the position is checked before the
+    # stream begins, and again by the cursor.
     hint = "undo what came after that, and follow from `position`"
     await see_places(engine, shards, read_position(position, shards), hint)
     return position
 
 
 def _position_in(text: str, present: Position) -> Position:
-    """Read the id of an event.
+    """Parse the id of an event.
 
-    Earlier versions wrote a bare seq for each shard, which names no history, so that it can only
-    mean the present one.
+    Earlier versions wrote one bare seq per shard, without a history; it can only be taken as one of
+    the present history.
 
     Raises:
-        Invalid: it is neither.
+        Invalid: the text has neither form.
     """
     if is_position(text):
         return Position.parse(text)
@@ -102,7 +115,7 @@ def _position_in(text: str, present: Position) -> Position:
         field.isascii() and field.isdigit() and len(field) < 16 for field in fields
     ):
         seqs = [int(field) for field in fields]
-        # What lies ahead of the queue is of another one, or of another history of it.
+        # A seq beyond the queue's end belongs to another queue, or to another history of it.
         if all(seq <= last for seq, last in zip(seqs, present.seqs, strict=True)):
             return Position(
                 tuple(
@@ -115,8 +128,9 @@ def _position_in(text: str, present: Position) -> Position:
     )
 
 
-async def _follow(ask: Ask, queue: Queue, start: Start) -> AsyncGenerator[bytes, None]:
-    # Nobody else knows this cursor; if the process is killed, one cell is left of it.
+async def _follow(ask: RequestContext, queue: Queue, start: Start) -> AsyncGenerator[bytes, None]:
+    # The cursor's name is random, and private to this stream; if the process is killed, one cell of
+    # it remains.
     name = f"events.{secrets.token_hex(8)}"
     try:
         cursor = await queue.cursor(name, start=start)
@@ -125,12 +139,13 @@ async def _follow(ask: Ask, queue: Queue, start: Start) -> AsyncGenerator[bytes,
             async for message in messages:
                 yield message
     finally:
-        # Also if whoever listened left while it was being made. A queue that has ended has none.
+        # Also delete the cursor if the client left while it was being made. A deleted queue has
+        # none.
         with suppress(MillraceError):
-            await asyncio.shield(delete_named(*engine_and_shards(queue), name))
+            await asyncio.shield(delete_cursor(*engine_and_shards(queue), name))
 
 
-async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
+async def _messages(ask: RequestContext, cursor: Cursor) -> AsyncGenerator[bytes, None]:
     seconds = limits.EVENT_PIN_SECONDS
     while not ask.server.is_stopping:
         snapshot = await ask.until(lambda: cursor.next(wait=limits.EVENT_SECONDS, seconds=seconds))
@@ -140,7 +155,8 @@ async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
         async with aclosing(_rows(snapshot)) as rows:
             async for row, position in rows:
                 if len(row.body or b"") > limits.ANSWER_STEP_BYTES:
-                    # As below, so that no step encodes all of a large body.
+                    # Encoded in pieces, with other requests served in between, so that no step of
+                    # the event loop encodes all of a large body.
                     pieces = pieces_of(row_out(row))
                     for part in event_in_pieces("message", pieces, str(position)):
                         yield part
@@ -150,10 +166,10 @@ async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
 
 
 async def _rows(snapshot: Snapshot) -> AsyncGenerator[tuple[Row, Position], None]:
-    """Yield each row with the position of a reader that has read so far.
+    """Yield each row with the position of a reader that has read up to it.
 
-    With the last row that is the snapshot's end: a reader in the middle of a snapshot would have to
-    go back to its start if a restore took back anything of it.
+    The last row has the position of the snapshot's end: a reader in the middle of a snapshot would
+    have to return to its start if a restore removed any part of it.
     """
     last: Row | None = None
     async for row in snapshot.rows():
@@ -168,10 +184,10 @@ async def _rows(snapshot: Snapshot) -> AsyncGenerator[tuple[Row, Position], None
 
 
 class StatsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often."""
+    """The interval of the updates."""
 
     every: Every = 1
-    """Seconds between two looks; what has not changed is not told again."""
+    """Seconds between two readings; unchanged counters are not sent again."""
 
 
 @ROUTES.raw(
@@ -182,9 +198,9 @@ class StatsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives_media=media("The counters of a queue, whenever they have changed."),
     tag="events",
 )
-async def follow_stats(ask: Ask) -> Response:
-    """Follow the counters of a queue."""
-    told = read_query(ask, StatsAsk)
+async def follow_stats(ask: RequestContext) -> Response:
+    """Stream the counters of a queue as server-sent events."""
+    params = read_query(ask, StatsAsk)
     await ask.queue(lambda queue: queue.stats())
 
     async def look() -> dict[str, int]:
@@ -192,12 +208,12 @@ async def follow_stats(ask: Ask) -> Response:
 
     async def make() -> AsyncGenerator[bytes, None]:
         last: dict[str, int] = {}
-        async for _ in _ticks(ask, told.every):
+        async for _ in _ticks(ask, params.every):
             found = await look()
             yield event("stats", encode(found)) if found != last else b""
             last = found
 
-    return answer(ask, lambda: _with_quiet(make(), told.every))
+    return answer(ask, lambda: _with_quiet(make(), params.every))
 
 
 @ROUTES.raw(
@@ -208,15 +224,15 @@ async def follow_stats(ask: Ask) -> Response:
     gives_media=media("The counters of every queue that the caller may read, as they change."),
     tag="events",
 )
-async def follow_all_stats(ask: Ask) -> Response:
-    """Follow the counters of all queues of a space that the caller may read."""
-    told = read_query(ask, StatsAsk)
+async def follow_all_stats(ask: RequestContext) -> Response:
+    """Stream the counters of all queues of a space that the caller may read."""
+    params = read_query(ask, StatsAsk)
     space = ask.params["space"]
     await ask.desk.millrace.queues(space=space)
 
     async def make() -> AsyncGenerator[bytes, None]:
         last: dict[str, dict[str, int]] = {}
-        async for _ in _ticks(ask, told.every):
+        async for _ in _ticks(ask, params.every):
             found = await _all_stats(ask, space)
             changed = {name: one for name, one in found.items() if last.get(name) != one}
             gone = [name for name in last if name not in found]
@@ -224,10 +240,10 @@ async def follow_all_stats(ask: Ask) -> Response:
             yield event("stats", encode(said)) if changed or gone else b""
             last = found
 
-    return answer(ask, lambda: _with_quiet(make(), told.every))
+    return answer(ask, lambda: _with_quiet(make(), params.every))
 
 
-async def _all_stats(ask: Ask, space: str) -> dict[str, dict[str, int]]:
+async def _all_stats(ask: RequestContext, space: str) -> dict[str, dict[str, int]]:
     names = [
         name
         for name in await ask.desk.millrace.queues(space=space)
@@ -235,14 +251,14 @@ async def _all_stats(ask: Ask, space: str) -> dict[str, dict[str, int]]:
     ]
     found: dict[str, dict[str, int]] = {}
     for name in names[: limits.STATS_QUEUES_MAX]:
-        # One may have ended a moment ago.
+        # The queue may have been deleted since the listing.
         with suppress(NotFound):
             found[name] = await ask.desk.queue(space, name, lambda queue: queue.stats())
     return found
 
 
-async def _ticks(ask: Ask, every: float) -> AsyncGenerator[None, None]:
-    """Now, and again each time; until the server stops."""
+async def _ticks(ask: RequestContext, every: float) -> AsyncGenerator[None, None]:
+    """Yield immediately, and again after each interval until the server stops."""
     while not ask.server.is_stopping:
         yield None
         await ask.until(lambda: asyncio.sleep(every))
@@ -251,7 +267,7 @@ async def _ticks(ask: Ask, every: float) -> AsyncGenerator[None, None]:
 async def _with_quiet(
     events: AsyncGenerator[bytes, None], every: float
 ) -> AsyncGenerator[bytes, None]:
-    """The events, and a sign of life where none came for a while."""
+    """Yield the events, and a heartbeat after an interval without events."""
     silent = 0.0
     try:
         async for one in events:

@@ -1,7 +1,7 @@
-"""Pipelines: where rows go from the queues of this server, and how far behind each sink is.
+"""Status of pipelines: their sinks, and the lag of each.
 
-Runs write it down in the keyed log `millrace/pipelines`, wherever they run; nothing here is asked
-of them.
+Pipeline runs write their status to the keyed log `millrace/pipelines`, wherever they run; this
+module only reads it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import engine_and_shards
 from millrace.decoding import decode_json
 from millrace.errors import NotFound
-from millrace.server.rest.route import Ask, Nothing
-from millrace.server.rest.table import ROUTES
+from millrace.server.rest.route_table import ROUTES
+from millrace.server.web.route import Nothing, RequestContext
 
 SPACE, QUEUE = "millrace", "pipelines"
 
@@ -38,7 +38,7 @@ class _Sink(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What a run writes; more than this may stand in it."""
+    """A status record that a run has written; unknown fields are ignored."""
 
     pipeline: str
     space: str
@@ -58,25 +58,27 @@ class PipelineSink(msgspec.Struct, frozen=True):
     name: str
     kind: str
     view: str
-    """The rows that it takes: those of the source, or of a step."""
+    """The sink's input: the rows of the source or of a step."""
     method: str
     seqs: list[int] | None
-    """How far it is, in each shard; null: nothing came yet."""
+    """The sink's progress in each shard; null if it has received nothing yet."""
     lag: int | None
-    """Seqs that were published since; null: the queue is gone, or was made anew."""
+    """Number of seqs published after the sink's progress; null if the queue was deleted or made
+    anew.
+    """
 
 
 class PipelineOut(msgspec.Struct, frozen=True):
-    """A pipeline, as its last run has told of it."""
+    """A pipeline as its last run has reported it."""
 
     name: str
     space: str
     queue: str
     views: list[str]
-    """Further sources and steps, in their order."""
+    """Further sources and steps, in order."""
     state: str
     message: str
-    """Why it has failed."""
+    """The error, if the run has failed."""
     host: str
     started_ms: int
     told_ms: int
@@ -84,14 +86,14 @@ class PipelineOut(msgspec.Struct, frozen=True):
 
 
 class Pipelines(msgspec.Struct, frozen=True):
-    """Those whose source the caller may do anything with, by name."""
+    """Pipelines by name, as far as the caller has any right on their source."""
 
     pipelines: list[PipelineOut]
 
 
 @ROUTES.json("GET", "/v1/pipelines", "known", Nothing, Pipelines, tag="status")
-async def list_pipelines(ask: Ask, _: Nothing) -> Pipelines:
-    """Where rows go, and how far behind each sink is."""
+async def list_pipelines(ask: RequestContext, _: Nothing) -> Pipelines:
+    """List the pipelines with the progress and lag of each sink."""
     found = [
         await _shown(ask.desk.millrace, record)
         for record in await _records(ask.desk.millrace)
@@ -109,7 +111,8 @@ async def _records(millrace: Millrace) -> list[_Record]:
         bodies = [row.body async for row in snapshot.rows() if row.body is not None]
     found: list[_Record] = []
     for body in bodies:
-        # Whoever may publish there can write what is no record; it tells nothing.
+        # Users with the right to publish there can write records of any form; malformed ones are
+        # skipped.
         with suppress(msgspec.MsgspecError):
             found.append(decode_json(body, _Record))
     return found
@@ -138,7 +141,7 @@ async def _shown(millrace: Millrace, record: _Record) -> PipelineOut:
 
 
 async def _ends(millrace: Millrace, record: _Record) -> dict[int, int]:
-    """The last seq of each shard of the source; empty: there is no such queue."""
+    """Return the last seq of each shard of the source; empty if the queue does not exist."""
     try:
         engine, shards = engine_and_shards(await millrace.find(record.queue, space=record.space))
     except NotFound:

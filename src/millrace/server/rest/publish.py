@@ -1,4 +1,4 @@
-"""Publishing: one message, many, Arrow, or a body as it is."""
+"""Publishing: one message, many messages, Arrow rows, or the request body as a message."""
 
 from __future__ import annotations
 
@@ -12,24 +12,43 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
-from millrace.client.arrow_columns import stored_bytes
+from millrace.client.arrow_input import stored_bytes
+from millrace.client.engine import CallbackEngine
 from millrace.client.message import Rows, publish_one
 from millrace.client.queue import Queue
 from millrace.client.shards import Shards
-from millrace.client.submitting import Submits
-from millrace.core import check
-from millrace.core.answers import Published as Answer
+from millrace.core import validate
+from millrace.core.answers import PublishResult as Answer
 from millrace.core.commands import ProducerMode
 from millrace.decoding import json_decoder
 from millrace.errors import Invalid
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.arrow_stream import read_table
-from millrace.server.rest.bulk import lines_in, messages_in, ready, table_ready
-from millrace.server.rest.message import MessageIn, Seq, body_in, headers_in, key_in, seq_out
-from millrace.server.rest.route import JSON, Ask, Media, decode, encode, read_query
-from millrace.server.rest.table import QUEUE, ROUTES
-from millrace.server.rest.under import Under
+from millrace.server.rest.bulk_publish import (
+    lines_in,
+    messages_in,
+    ready,
+    table_ready,
+)
+from millrace.server.rest.route_table import QUEUE, ROUTES
+from millrace.server.web.message import (
+    MessageIn,
+    Seq,
+    body_in,
+    headers_in,
+    key_in,
+    seq_out,
+)
+from millrace.server.web.pending_request import PendingRequest
+from millrace.server.web.route import (
+    JSON,
+    Media,
+    RequestContext,
+    decode,
+    encode,
+    read_query,
+)
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -47,25 +66,27 @@ Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PublishAsk(MessageIn, frozen=True, forbid_unknown_fields=True):
-    """One message, or several under `messages`, which are published all or nothing."""
+    """One message, or several under `messages`, which are published atomically."""
 
     messages: list[MessageIn] | UnsetType = UNSET
     producer: str | None = None
-    """A name of the producer's own. With a number, a repeat changes nothing."""
+    """The producer's own name. With a number, a repeated call has no further effect."""
     number: Number | None = None
     mode: ProducerMode = "dense"
-    """dense: one after the other; rising: gaps are allowed; range: (after, number] of a source."""
+    """`dense`: numbers are consecutive; `rising`: gaps are allowed; `range`: (after, number] of a
+    source.
+    """
     after: Number | None = None
 
 
 class PublishRead(PublishAsk, frozen=True, forbid_unknown_fields=True):
-    """The same as it is decoded: several messages one by one, by `messages_in`."""
+    """The request as it is decoded: `messages_in` decodes the messages one by one."""
 
     messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
 
 
 class PublishQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of messages that are not JSON: what their body does not say."""
+    """The attributes of messages whose body is not JSON."""
 
     key: str | None = None
     group: str | None = None
@@ -80,39 +101,45 @@ class PublishQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the messages are."""
+    """The seqs of published messages."""
 
     count: int
-    """How many there are."""
+    """Number of messages."""
     seq: Seq | None = None
-    """The first one's number; those after it follow. Null: they were known, and where they are is
-    forgotten by now."""
+    """The first message's seq; the others follow consecutively. Null if the call was a repeat whose
+    seqs are no longer remembered.
+    """
     seqs: tuple[Seq, ...] = ()
-    """All of them, where they do not follow each other."""
+    """All seqs, if they are not consecutive."""
 
 
 _decoder = json_decoder(PublishRead)
 
 
-def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
+def _publish_quick(ask: RequestContext, engine: CallbackEngine) -> PendingRequest | None:
     queue = ask.known()
     if queue is None or ask.type not in (JSON, "") or ask.request.query:
         return None
-    told = decode(_decoder, ask.request.body)
-    if told.messages is not UNSET:
+    params = decode(_decoder, ask.request.body)
+    if params.messages is not UNSET:
         return None
     shards = queue.shards
-    message = check.message(
-        body_in(told.body, told.body_base64), key_in(told), headers_in(told.headers), told.group
+    message = validate.message(
+        body_in(params.body, params.body_base64),
+        key_in(params),
+        headers_in(params.headers),
+        params.group,
     )
-    numbered = check.numbered(told.producer, told.number, told.mode, told.after)
-    command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
+    numbered = validate.numbered(params.producer, params.number, params.mode, params.after)
+    command = publish_one(
+        message, numbered, params.priority, params.delay, params.dedup, params.ttl
+    )
     under = _Publishing(ask, engine, engine.submit(shards.first, command))
     under.shards = shards
     return under
 
 
-class _Publishing(Under):
+class _Publishing(PendingRequest):
     __slots__ = ("shards",)
 
     shards: Shards
@@ -135,21 +162,21 @@ class _Publishing(Under):
     query=PublishQuery,
     quick=_publish_quick,
 )
-async def publish(ask: Ask) -> Response:
-    """Publish a message, or several at once; answered when nothing can lose them any more."""
+async def publish(ask: RequestContext) -> Response:
+    """Publish one message or several; the response is sent once they are durable."""
     kind = ask.type
     if kind in (JSON, "") and not ask.request.query:
-        told = decode(_decoder, ask.request.body)
-        if told.messages is UNSET:
-            return one_out(await ask.queue(lambda queue: _publish(queue, told)))
-        rows = await many_in(told, told.messages)
+        params = decode(_decoder, ask.request.body)
+        if params.messages is UNSET:
+            return one_out(await ask.queue(lambda queue: _publish(queue, params)))
+        rows = await many_in(params, params.messages)
         places = await ask.queue(
             lambda queue: queue.publish_many(
                 rows,
-                producer=told.producer,
-                number=told.number,
-                mode=told.mode,
-                after=told.after,
+                producer=params.producer,
+                number=params.number,
+                mode=params.mode,
+                after=params.after,
             )
         )
         return many_out(places, len(rows))
@@ -162,20 +189,20 @@ async def publish(ask: Ask) -> Response:
     return many_out(places, len(found))
 
 
-async def _publish(queue: Queue, told: PublishAsk) -> int | None:
+async def _publish(queue: Queue, params: PublishAsk) -> int | None:
     return await queue.publish(
-        body_in(told.body, told.body_base64),
-        key=key_in(told),
-        headers=headers_in(told.headers),
-        group=told.group,
-        priority=told.priority,
-        delay=told.delay,
-        dedup=told.dedup,
-        ttl=told.ttl,
-        producer=told.producer,
-        number=told.number,
-        mode=told.mode,
-        after=told.after,
+        body_in(params.body, params.body_base64),
+        key=key_in(params),
+        headers=headers_in(params.headers),
+        group=params.group,
+        priority=params.priority,
+        delay=params.delay,
+        dedup=params.dedup,
+        ttl=params.ttl,
+        producer=params.producer,
+        number=params.number,
+        mode=params.mode,
+        after=params.after,
     )
 
 
@@ -208,36 +235,38 @@ async def _publish_rows(queue: Queue, rows: Rows, query: PublishQuery) -> Sequen
     )
 
 
-async def many_in(told: MessageIn, messages: Sequence[msgspec.Raw]) -> Rows:
-    """The messages of a call that names several; beside them stand priority, delay and ttl of those
-    that do not name their own."""
-    if told.body is not UNSET or told.body_base64 is not UNSET:
+async def many_in(params: MessageIn, messages: Sequence[msgspec.Raw]) -> Rows:
+    """Return the messages of a request that contains several; its priority, delay and TTL are the
+    defaults of messages without their own.
+    """
+    if params.body is not UNSET or params.body_base64 is not UNSET:
         raise Invalid("there are both a body and messages; send one of them", field="messages")
     for name in ("key", "key_base64", "headers", "group", "dedup"):
-        if getattr(told, name):
+        if getattr(params, name):
             raise Invalid(f"{name} is each message's own: say it there", field=name)
     found = await messages_in(messages)
-    if told.priority is None and told.delay is None and told.ttl is None:
+    if params.priority is None and params.delay is None and params.ttl is None:
         return await ready(found)
     for at, one in enumerate(found):
         if not at % limits.ROWS_STEP:
             await asyncio.sleep(0)
         found[at] = dataclasses.replace(
             one,
-            priority=told.priority if one.priority is None else one.priority,
-            delay=told.delay if one.delay is None else one.delay,
-            ttl=told.ttl if one.ttl is None else one.ttl,
+            priority=params.priority if one.priority is None else one.priority,
+            delay=params.delay if one.delay is None else one.delay,
+            ttl=params.ttl if one.ttl is None else one.ttl,
         )
     return await ready(found)
 
 
 async def rows_in(
-    ask: Ask,
+    ask: RequestContext,
     query: PublishQuery,
     turn: tuple[int | None, float | None, float | None] | None = None,
 ) -> Rows:
-    """The messages of a body that is not JSON; `turn`: priority, delay and ttl of those that do not
-    name their own, where the query does not say so."""
+    """Return the messages of a body that is not JSON; `turn` has the default priority, delay and
+    TTL, and replaces those of the query.
+    """
     if query.key is not None or query.group is not None or query.dedup is not None:
         raise Invalid("key, group and dedup are each message's own: say them there", field="query")
     kind, body = ask.type, ask.request.body
@@ -252,8 +281,8 @@ async def rows_in(
     )
 
 
-def _counted(ask: Ask, table: pa.Table) -> pa.Table:
-    """The rows, once the bytes that they have beyond the body are counted, too."""
+def _counted(ask: RequestContext, table: pa.Table) -> pa.Table:
+    """Return the rows after charging the quota for the bytes that they need beyond the body."""
     excess = stored_bytes(table) - len(ask.request.body)
     if excess > 0:
         ask.server.quotas.owe(ask.principal, now_ms(), excess)
@@ -261,17 +290,17 @@ def _counted(ask: Ask, table: pa.Table) -> pa.Table:
 
 
 def one_out(seq: int | None) -> Response:
-    """The answer to one message."""
+    """Return the response for one message."""
     return Response(201, encode(Published(1, None if seq is None else seq_out(seq))))
 
 
 def many_out(places: Sequence[int], count: int) -> Response:
-    """The answer to several."""
+    """Return the response for several messages."""
     return Response(201, encode(published(places, count)))
 
 
 def published(places: Sequence[int], count: int) -> Published:
-    """Where messages are."""
+    """Return the seqs of published messages as a response body."""
     if isinstance(places, range) or len(places) < 2:
         return Published(count, seq_out(places[0]) if places else None)
     return Published(count, None, tuple(map(seq_out, places)))

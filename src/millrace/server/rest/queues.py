@@ -1,4 +1,4 @@
-"""Queues: making, describing, changing and ending them."""
+"""Queues: create, describe, configure and delete."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Literal
 import msgspec
 
 from millrace.client.queue import Queue
-from millrace.core.holder import Holder, Holders
-from millrace.core.place import Route as Way
+from millrace.core.answers import Holder, Holders
+from millrace.core.model import Route as Way
 from millrace.errors import Exists, NotFound
 from millrace.server.http.response import Response
-from millrace.server.rest.message import Seq, seq_out, start_in
-from millrace.server.rest.route import Ask, Nothing, encode
-from millrace.server.rest.settings import Settings, settings_in, settings_out
-from millrace.server.rest.table import QUEUE, ROUTES, SPACE
+from millrace.server.rest.route_table import QUEUE, ROUTES, SPACE
+from millrace.server.rest.settings import SettingsBody, settings_in, settings_out
+from millrace.server.web.message import Seq, seq_out, start_in
+from millrace.server.web.route import Nothing, RequestContext, encode
 
 
 class Names(msgspec.Struct, frozen=True):
-    """Names, in order: of those that the caller may do anything with."""
+    """Names in order, as far as the caller has any right on them."""
 
     names: list[str]
 
 
 @ROUTES.json("GET", "/v1/spaces", "known", Nothing, Names, tag="queues")
-async def list_spaces(ask: Ask, _: Nothing) -> Names:
-    """The spaces in which there is anything that the caller may do something with."""
+async def list_spaces(ask: RequestContext, _: Nothing) -> Names:
+    """List the spaces that contain anything on which the caller has a right."""
     millrace = ask.desk.millrace
     found: list[str] = []
     for space in await millrace.spaces():
@@ -38,83 +38,87 @@ async def list_spaces(ask: Ask, _: Nothing) -> Names:
 
 
 @ROUTES.json("GET", f"{SPACE}/queues", "known", Nothing, Names, tag="queues")
-async def list_queues(ask: Ask, _: Nothing) -> Names:
-    """The queues of a space."""
+async def list_queues(ask: RequestContext, _: Nothing) -> Names:
+    """List the queues of a space."""
     found = await ask.desk.millrace.queues(space=ask.params["space"])
     return Names([name for name in found if ask.sees(name)])
 
 
-class QueueAsk(Settings, frozen=True, forbid_unknown_fields=True):
-    """What a queue is to be like; what is left out is as usual, or as it is."""
+class QueueAsk(SettingsBody, frozen=True, forbid_unknown_fields=True):
+    """The settings of a queue; omitted ones take their defaults, or keep their values."""
 
     shards: int | None = None
-    """How many parts it has that are ordered each on its own. Fixed when the queue is made."""
+    """Number of shards, each with its own order. Fixed when the queue is made."""
     route: Way | None = None
-    """Which of them a message goes to: by its key, by its group (else its key), or in turns."""
+    """The routing of messages to shards: by key, by group (by key without one), or in turn. Fixed
+    when the queue is made.
+    """
 
 
 class QueueOut(msgspec.Struct, frozen=True):
-    """A queue, and its settings."""
+    """A queue with its settings."""
 
     space: str
     name: str
     shards: int
     route: Way
-    settings: Settings
+    settings: SettingsBody
 
 
 class HolderOut(msgspec.Struct, frozen=True):
-    """Somebody for whom messages stay that would have gone otherwise."""
+    """A pin, cursor or group of dead letters that keeps messages from being removed."""
 
     kind: Literal["pin", "cursor", "dead letters"]
     name: str
-    """Of the cursor; of a pin that is read by one, too."""
+    """The cursor's name; also for a pin that a cursor reads."""
     seq: Seq
-    """The pin's boundary, where the cursor stands, or the first of the dead letters."""
+    """The pin's boundary, the cursor's position, or the first dead letter."""
     messages: int
     bytes: int
-    """About how many they have."""
+    """Approximate size of the messages that it keeps."""
     age_ms: int
-    """Since the pin was made, or since the cursor moved."""
+    """Time since the pin was made, or since the cursor moved."""
     dropped: bool
-    """The cursor held back too much, and holds nothing any more."""
+    """True if the cursor exceeded its limit and no longer keeps messages."""
 
 
 class HoldersOut(msgspec.Struct, frozen=True):
-    """What is there of a queue, and who keeps messages from going."""
+    """The extent of a queue, and what keeps messages from being removed."""
 
     first: Seq
-    """No message before this one is left but for pins."""
+    """All messages before this seq are gone, except for pins."""
     wanted: Seq
-    """Without those who hold messages back, none before this one would be left."""
+    """Without the holders, all messages before this seq would be gone."""
     held: list[HolderOut]
     in_flight: int
-    """Messages that workers hold; not those that were given back or whose lease is over."""
+    """Number of messages in flight, without released ones and those whose lease has ended."""
     delayed: int
-    """Messages whose delay is not over, never handed out or given back; of very many, the next."""
+    """Number of messages with a running delay, both new and released; of very many, the next
+    ones.
+    """
 
 
 class QueueState(QueueOut, frozen=True, kw_only=True):
-    """A queue as it is now."""
+    """A queue with its settings and present state."""
 
     stats: dict[str, int]
-    """Durable counters: published = live + the sum of all the ways a message can end."""
+    """Durable counters: published = live + the sum of the counters of all ends of a message."""
     shard_stats: list[dict[str, int]]
-    """The same, of each shard."""
+    """The counters of each shard."""
     partitions: int
-    """How many there are now; 0 if the delivery is by messages."""
+    """Present number of partitions; 0 with the delivery `messages`."""
     cursors: dict[str, int]
-    """What each cursor has committed: a seq, or the sum over shards."""
+    """The committed position of each cursor: a seq, or the sum over the shards."""
     stages: dict[str, int]
-    """The rows of each stage that was neither published nor dropped."""
+    """The number of rows of each stage that is neither published nor dropped."""
     holders: HoldersOut
 
 
 @ROUTES.json("PUT", QUEUE, "manage", QueueAsk, QueueOut, tag="queues", also_status=(201,))
-async def make_queue(ask: Ask, told: QueueAsk) -> Response:
-    """Make a queue, or see that the one that is there is like this; 201 if it was made."""
+async def make_queue(ask: RequestContext, params: QueueAsk) -> Response:
+    """Create a queue, or check that the existing one has these settings; 201 if it was created."""
     space, name = ask.params["space"], ask.params["queue"]
-    _check_letters(ask, told)
+    _check_letters(ask, params)
     millrace = ask.desk.millrace
     was_there = False
     with suppress(NotFound):
@@ -122,14 +126,14 @@ async def make_queue(ask: Ask, told: QueueAsk) -> Response:
         was_there = True
     with patch_hinted():
         queue = await millrace.queue(
-            name, space=space, shards=told.shards, route=told.route, **settings_in(told)
+            name, space=space, shards=params.shards, route=params.route, **settings_in(params)
         )
     return Response(200 if was_there else 201, encode(await _out(queue)))
 
 
 @contextmanager
 def patch_hinted() -> Iterator[None]:
-    """Of what is there with other settings, say how they are changed by requests."""
+    """Rewrite the hint of `Exists` errors, so that it names the request that changes settings."""
     try:
         yield
     except Exists as error:
@@ -137,10 +141,10 @@ def patch_hinted() -> Iterator[None]:
         raise Exists(way, field=error.field, limit=error.limit) from error
 
 
-def _check_letters(ask: Ask, told: Settings) -> None:
-    """Whoever has dead letters sent to a queue publishes there."""
-    if told.dead_letter:
-        ask.check("publish", ask.params["space"], told.dead_letter)
+def _check_letters(ask: RequestContext, params: SettingsBody) -> None:
+    """Check the right to publish to the dead-letter queue in the settings."""
+    if params.dead_letter:
+        ask.check("publish", ask.params["space"], params.dead_letter)
 
 
 async def _out(queue: Queue) -> QueueOut:
@@ -150,8 +154,8 @@ async def _out(queue: Queue) -> QueueOut:
 
 
 @ROUTES.json("GET", QUEUE, "read", Nothing, QueueState, tag="queues")
-async def describe_queue(ask: Ask, _: Nothing) -> QueueState:
-    """A queue's settings and counters, and who keeps messages in it."""
+async def describe_queue(ask: RequestContext, _: Nothing) -> QueueState:
+    """Return a queue's settings and counters, and what keeps messages in it."""
     return await ask.queue(_state)
 
 
@@ -187,13 +191,13 @@ def _holder_out(one: Holder) -> HolderOut:
     return HolderOut(one.kind, one.name, seq, one.rows, one.bytes, one.age_ms, one.dropped)
 
 
-@ROUTES.json("PATCH", QUEUE, "manage", Settings, QueueOut, tag="queues")
-async def configure_queue(ask: Ask, told: Settings) -> QueueOut:
-    """Change settings of a queue; the others stay as they are."""
-    _check_letters(ask, told)
+@ROUTES.json("PATCH", QUEUE, "manage", SettingsBody, QueueOut, tag="queues")
+async def configure_queue(ask: RequestContext, params: SettingsBody) -> QueueOut:
+    """Change settings of a queue; settings that are not given keep their values."""
+    _check_letters(ask, params)
 
     async def use(queue: Queue) -> QueueOut:
-        await queue.configure(**settings_in(told))
+        await queue.configure(**settings_in(params))
         ask.desk.changed(queue.space, queue.name)
         return await _out(queue)
 
@@ -201,46 +205,46 @@ async def configure_queue(ask: Ask, told: Settings) -> QueueOut:
 
 
 class WasThere(msgspec.Struct, frozen=True):
-    """What was to go is gone."""
+    """The result of a deletion."""
 
     was_there: bool
-    """False: it was not there before, either."""
+    """False if there was nothing to delete."""
 
 
 @ROUTES.json("DELETE", QUEUE, "manage", Nothing, WasThere, tag="queues")
-async def delete_queue(ask: Ask, _: Nothing) -> WasThere:
-    """End a queue with all that it holds."""
+async def delete_queue(ask: RequestContext, _: Nothing) -> WasThere:
+    """Delete a queue with all of its messages."""
     space, name = ask.params["space"], ask.params["queue"]
     return WasThere(await ask.desk.millrace.delete_queue(name, space=space))
 
 
 class Purged(msgspec.Struct, frozen=True):
-    """How far messages went."""
+    """The end of a purge."""
 
     upto: Seq
 
 
 @ROUTES.json("POST", f"{QUEUE}/purge", "manage", Nothing, Purged, tag="queues")
-async def purge(ask: Ask, _: Nothing) -> Purged:
-    """End every message that is there now, leased ones too."""
+async def purge(ask: RequestContext, _: Nothing) -> Purged:
+    """Remove all present messages, including leased ones."""
     return Purged(seq_out(await ask.queue(lambda queue: queue.purge())))
 
 
 class RewindAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where workers begin again."""
+    """The new start for workers."""
 
     start: int | str
-    """beginning, end, the first seq that they get, or a time as ISO 8601 writes it."""
+    """`beginning`, `end`, the first seq to deliver, or a time in ISO 8601."""
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """Where they do."""
+    """The new first seq for workers."""
 
     first: Seq
 
 
 @ROUTES.json("POST", f"{QUEUE}/rewind", "manage", RewindAsk, Rewound, tag="queues")
-async def rewind(ask: Ask, told: RewindAsk) -> Rewound:
-    """Have workers work a log queue again."""
-    start = start_in(told.start)
+async def rewind(ask: RequestContext, params: RewindAsk) -> Rewound:
+    """Rewind a log queue, so that its messages are delivered to workers again."""
+    start = start_in(params.start)
     return Rewound(seq_out(await ask.queue(lambda queue: queue.rewind(start))))

@@ -1,4 +1,4 @@
-"""Redriving dead letters: a job that can be watched and called off."""
+"""Redrives of dead letters, as background jobs with progress and cancellation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated
 import msgspec
 
 from millrace import limits
-from millrace.client.letter import source_of
+from millrace.client.dead_letter_headers import source_of
 from millrace.client.queue import Queue
 from millrace.client.redrive import Redrive, permit, target_of
 from millrace.core.model import Row
 from millrace.errors import MillraceError
-from millrace.server.audit import carry_out, outcome_of
-from millrace.server.rest.act import Act
-from millrace.server.rest.jobs import Job, State
-from millrace.server.rest.problem import Problem, problem_of
-from millrace.server.rest.route import Ask, Nothing
-from millrace.server.rest.table import QUEUE, ROUTES
-from millrace.server.rights import Rights
+from millrace.server.auth.acts import Act
+from millrace.server.auth.audit import carry_out, outcome_of
+from millrace.server.auth.current_rights import CurrentRights
+from millrace.server.rest.route_table import QUEUE, ROUTES
+from millrace.server.web.background_jobs import BackgroundJob, State
+from millrace.server.web.problem import Problem, problem_of
+from millrace.server.web.route import Nothing, RequestContext
 
 REDRIVE = f"{QUEUE}/redrives/{{job}}"
 
@@ -28,52 +28,53 @@ Pattern = Annotated[str, msgspec.Meta(max_length=limits.REDRIVE_PATTERN_CHARS_MA
 
 
 class RedriveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which messages go where, and how fast."""
+    """The messages to redrive, their target, and the rate."""
 
     to: str | None = None
-    """A queue, as name or space/name; null: each goes to where it came from. One that the caller
-    may not publish to stays."""
+    """The target queue, as name or space/name; null returns each message to its source. A message
+    whose source the caller may not publish to is kept.
+    """
     key: Pattern | None = None
-    """Only those whose key fits: * stands for any part of it, ? for one character."""
+    """Move only messages whose key matches: `*` matches any text, `?` one character."""
     headers: Annotated[dict[str, Pattern], msgspec.Meta(max_length=limits.HEADERS_MAX)] = {}
-    """Only those that have all of these headers, with values that fit."""
+    """Move only messages that have all of these headers with matching values."""
     rate: float | None = None
-    """So many a second at most."""
+    """The maximum rate in messages per second."""
     dry_run: bool = False
-    """Only count them."""
+    """Count the messages without moving them."""
     wait: float = 0
-    """Answer when it is done, or after so many seconds."""
+    """Seconds to wait for the job to finish before the response is sent."""
 
 
 class RedriveOut(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far it has come."""
+    """The state and progress of a redrive."""
 
     id: str
     state: State
     total: int
-    """Messages that were to be moved when it began."""
+    """Number of messages to move, as of its start."""
     moved: int
     kept: int
-    """Messages that were there, and are not to be moved."""
+    """Number of messages that were left in place."""
     problem: Problem | None = None
-    """Why it has failed."""
+    """The error, if the redrive has failed."""
     aimless: int = 0
-    """Messages of the kept that name no queue which they may go back to."""
+    """Number of kept messages without the name of a queue to which they may return."""
     reason: str = ""
-    """Why nothing was moved, once it is done."""
+    """The reason why nothing was moved, once the job has ended."""
 
 
 class Redrives(msgspec.Struct, frozen=True):
-    """Those that run, and those that ended lately."""
+    """Running redrives, and recently ended ones."""
 
     redrives: list[RedriveOut]
 
 
-def _place(ask: Ask) -> tuple[str, str]:
+def _place(ask: RequestContext) -> tuple[str, str]:
     return (ask.params["space"], ask.params["queue"])
 
 
-def _out(job: Job) -> RedriveOut:
+def _out(job: BackgroundJob) -> RedriveOut:
     assert isinstance(job.subject, Redrive)
     stats = job.subject.stats
     problem = None if job.error is None else problem_of(job.error)
@@ -82,34 +83,34 @@ def _out(job: Job) -> RedriveOut:
 
 
 @ROUTES.json("POST", f"{QUEUE}/redrives", "work", RedriveAsk, RedriveOut, status=202, tag="redrive")
-async def start_redrive(ask: Ask, told: RedriveAsk) -> RedriveOut:
-    """Move dead letters back; it goes on after this was answered."""
+async def start_redrive(ask: RequestContext, params: RedriveAsk) -> RedriveOut:
+    """Start moving dead letters back; the job continues after the response."""
     space = ask.params["space"]
-    if told.to is not None:
-        ask.check("publish", *target_of(space, told.to))
+    if params.to is not None:
+        ask.check("publish", *target_of(space, params.to))
 
-    rights = Rights(ask.principal, ask.server.book)
+    rights = CurrentRights(ask.principal, ask.server.book)
 
     def still(target: str, name: str) -> None:
         rights.check("work", *_place(ask))
         rights.check("publish", target, name)
 
     async def use(queue: Queue) -> Redrive:
-        # One that was deleted is noticed here.
+        # Notices a queue that was deleted since it was cached.
         await queue.spec()
         return queue.redrive(
-            to=told.to,
-            where=lambda row: _fits(rights, told, space, row),
-            rate=told.rate,
-            dry_run=told.dry_run,
+            to=params.to,
+            where=lambda row: _fits(rights, params, space, row),
+            rate=params.rate,
+            dry_run=params.dry_run,
         )
 
     redrive = await ask.queue(use)
     permit(redrive, still)
     begun = None
-    if not told.dry_run:
+    if not params.dry_run:
         act = Act("redrive", "/".join(_place(ask)))
-        begun = await ask.server.begin_act(ask, act, f"to {told.to or 'where each came from'}")
+        begun = await ask.server.begin_act(ask, act, f"to {params.to or 'where each came from'}")
     try:
         job = ask.server.jobs.begin(
             ask.principal,
@@ -127,22 +128,22 @@ async def start_redrive(ask: Ask, told: RedriveAsk) -> RedriveOut:
         if begun is not None:
             await begun.end(outcome_of(error), error.code)
         raise
-    if told.wait > 0:
-        await ask.until(lambda: job.wait(min(told.wait, limits.LEASE_WAIT_MS_MAX / 1000)))
+    if params.wait > 0:
+        await ask.until(lambda: job.wait(min(params.wait, limits.LEASE_WAIT_MS_MAX / 1000)))
     return _out(job)
 
 
-def _fits(rights: Rights, told: RedriveAsk, space: str, row: Row) -> bool:
-    if told.to is None:
-        # Headers say where it came from, and headers are whatever somebody has published.
+def _fits(rights: CurrentRights, params: RedriveAsk, space: str, row: Row) -> bool:
+    if params.to is None:
+        # The source is named by headers, which any publisher can set: check the right.
         source = source_of(row.headers, space)
         if source is None or not rights.may("publish", *source):
             return False
-    if told.key is not None and not fnmatchcase(_text(row.key or b""), told.key):
+    if params.key is not None and not fnmatchcase(_text(row.key or b""), params.key):
         return False
     return all(
         any(name == found and fnmatchcase(_text(value), pattern) for found, value in row.headers)
-        for name, pattern in told.headers.items()
+        for name, pattern in params.headers.items()
     )
 
 
@@ -151,20 +152,20 @@ def _text(data: bytes) -> str:
 
 
 @ROUTES.json("GET", f"{QUEUE}/redrives", "work", Nothing, Redrives, tag="redrive")
-async def list_redrives(ask: Ask, _: Nothing) -> Redrives:
-    """The redrives of a queue."""
+async def list_redrives(ask: RequestContext, _: Nothing) -> Redrives:
+    """List the redrives of a queue."""
     return Redrives([_out(job) for job in ask.server.jobs.of(_place(ask))])
 
 
 @ROUTES.json("GET", REDRIVE, "work", Nothing, RedriveOut, tag="redrive")
-async def describe_redrive(ask: Ask, _: Nothing) -> RedriveOut:
-    """How far a redrive has come."""
+async def describe_redrive(ask: RequestContext, _: Nothing) -> RedriveOut:
+    """Return a redrive's state and progress."""
     return _out(ask.server.jobs.get(_place(ask), ask.params["job"]))
 
 
 @ROUTES.json("DELETE", REDRIVE, "work", Nothing, RedriveOut, tag="redrive")
-async def cancel_redrive(ask: Ask, _: Nothing) -> RedriveOut:
-    """Call a redrive off: what was moved is moved, everything else is where it was."""
+async def cancel_redrive(ask: RequestContext, _: Nothing) -> RedriveOut:
+    """Cancel a redrive: moved messages stay at their target, all others stay in the queue."""
     job = ask.server.jobs.get(_place(ask), ask.params["job"])
     await job.cancel()
     return _out(job)

@@ -1,4 +1,4 @@
-"""Sessions: messages as they come, as many at a time as the consumer has credit for."""
+"""Sessions: push delivery of messages, limited by the consumer's credit."""
 
 from __future__ import annotations
 
@@ -13,54 +13,72 @@ from millrace import limits
 from millrace.client.lease import Lease
 from millrace.client.queue import Queue
 from millrace.client.session import Session, count_held
-from millrace.core import check
+from millrace.core import validate
 from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.quota import NEVER_MS, Reservation
-from millrace.server.rest.listing import listed
-from millrace.server.rest.message import LeaseOut, lease_out
-from millrace.server.rest.problem import Problem, problem_of
+from millrace.server.quota.quotas import NEVER_MS, Reservation
 from millrace.server.rest.queues import WasThere
-from millrace.server.rest.route import Ask, Nothing, encode, read_query
-from millrace.server.rest.stream import QUIET, answer, event, media
-from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.rest.route_table import QUEUE, ROUTES
+from millrace.server.web.event_stream import (
+    QUIET,
+    answer,
+    event,
+    media,
+)
+from millrace.server.web.message import LeaseOut, lease_out
+from millrace.server.web.message_listing import listed
+from millrace.server.web.problem import Problem, problem_of
+from millrace.server.web.route import (
+    Nothing,
+    RequestContext,
+    encode,
+    read_query,
+)
 
 SESSION = f"{QUEUE}/sessions/{{session}}"
 Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class SessionAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session is to be like, or which one goes on."""
+    """The settings of a new session, or the id of one to resume."""
 
     credit: int = 100
-    """So many messages it holds at once; without `refill`, so many it is handed."""
+    """The maximum number of messages in flight; without `refill`, the number of deliveries in
+    total.
+    """
     refill: bool = True
-    """Settling lets more come."""
+    """Settling a message restores its credit."""
     lease: float | None = None
-    """For how long it holds each message; null: as long as it lasts."""
+    """Seconds until the lease of each message ends; null: it lasts as long as the session."""
     suspect: float = 60
-    """For how long it keeps its messages while nobody speaks for it."""
+    """Seconds that the session keeps its messages without a sign of life from its client."""
     name: str | None = None
     resume: str | None = None
-    """A session that goes on as it was opened; what it holds comes again."""
+    """The id of a session to resume with its settings; messages that it holds are delivered
+    again.
+    """
 
 
 class SessionOut(msgspec.Struct, frozen=True):
-    """A session that is open."""
+    """An open session."""
 
     session: str
-    """Its id. Who knows it, and may work on the queue, can resume it."""
+    """The session's id. Anyone who knows it and has the right to work on the queue can resume
+    it.
+    """
     name: str
     idle_seconds: float
-    """Ask for something, or send a heartbeat, well within this time: after it the session ends."""
+    """The idle timeout in seconds: send a request or heartbeat well within it, or the session
+    ends.
+    """
 
 
 class Delivered(LeaseOut, frozen=True, omit_defaults=True, kw_only=True):
     """A message of a session."""
 
     number: int
-    """Deliveries are numbered 0, 1, 2… without gaps."""
+    """The delivery's number: 0, 1, 2… without gaps."""
 
 
 def _delivered(lease: Lease) -> Delivered:
@@ -68,51 +86,51 @@ def _delivered(lease: Lease) -> Delivered:
     return Delivered(**fields, number=lease.number or 0)
 
 
-def _owner(ask: Ask) -> tuple[str, str, str]:
+def _owner(ask: RequestContext) -> tuple[str, str, str]:
     return ask.principal.name, ask.params["space"], ask.params["queue"]
 
 
-def _use(ask: Ask) -> AbstractAsyncContextManager[Session]:
+def _use(ask: RequestContext) -> AbstractAsyncContextManager[Session]:
     return ask.server.sessions.use(ask.params["session"], _owner(ask))
 
 
 @ROUTES.json(
     "POST", f"{QUEUE}/sessions", "work", SessionAsk, SessionOut, status=201, tag="sessions"
 )
-async def open_session(ask: Ask, told: SessionAsk) -> SessionOut:
+async def open_session(ask: RequestContext, params: SessionAsk) -> SessionOut:
     """Open a session, or resume one."""
     with ask.server.sessions.place(ask.principal):
-        return await _open(ask, told)
+        return await _open(ask, params)
 
 
-async def _open(ask: Ask, told: SessionAsk) -> SessionOut:
+async def _open(ask: RequestContext, params: SessionAsk) -> SessionOut:
     sessions = ask.server.sessions
-    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", told.credit)
+    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", params.credit)
 
     async def use(queue: Queue) -> Session:
         session = queue.session(
             credit=reserved.count,
-            refill=told.refill,
-            lease=told.lease,
-            suspect=told.suspect,
-            name=told.name,
-            resume=told.resume,
+            refill=params.refill,
+            lease=params.lease,
+            suspect=params.suspect,
+            name=params.name,
+            resume=params.resume,
         )
         return await session.open()
 
     try:
         session = await ask.queue(use)
-        id = sessions.hold(session, _owner(ask), told.suspect)
-        _count(ask, id, reserved, refill=told.refill)
+        id = sessions.hold(session, _owner(ask), params.suspect)
+        _count(ask, id, reserved, refill=params.refill)
     finally:
         reserved.cancel()
     return SessionOut(id, session.name, sessions.silence_seconds)
 
 
-def _count(ask: Ask, id: str, reserved: Reservation, *, refill: bool) -> None:
-    """Have credit that was given count as messages in flight for as long as the session lasts.
+def _count(ask: RequestContext, id: str, reserved: Reservation, *, refill: bool) -> None:
+    """Count granted credit as messages in flight while the session lasts.
 
-    Credit that is not refilled counts until what it was used for has ended.
+    Credit that is not refilled counts until the messages that used it have ended.
     """
     quotas = ask.server.quotas
     at = object() if refill else _credit(id)
@@ -124,30 +142,30 @@ def _count(ask: Ask, id: str, reserved: Reservation, *, refill: bool) -> None:
 
 
 def _credit(id: str) -> tuple[str, str]:
-    """What the credit of a session is counted by that settling does not refill."""
+    """Return the quota key of a session's credit that settling does not refill."""
     return "credit", id
 
 
 class ReceiveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many, and how long to wait for the first."""
+    """The number of messages, and the seconds to wait for the first one."""
 
     count: int = 100
     wait: float = 0
 
 
 class DeliveredMany(msgspec.Struct, frozen=True):
-    """Messages, in the order of their numbers."""
+    """Messages in the order of their numbers."""
 
     messages: list[Delivered]
     over: bool = False
-    """After a cancel: nothing more will come."""
+    """True if the session is cancelled and nothing more will be delivered."""
 
 
 @ROUTES.json("POST", f"{SESSION}/receive", "work", ReceiveAsk, DeliveredMany, tag="sessions")
-async def receive(ask: Ask, told: ReceiveAsk) -> Response:
-    """The next messages, waiting for the first one if need be."""
-    count = check.count(told.count, "count", limits.LEASE_MESSAGES_MAX)
-    wait_ms = check.millis(told.wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+async def receive(ask: RequestContext, params: ReceiveAsk) -> Response:
+    """Return the next messages, waiting for the first one if requested."""
+    count = validate.count(params.count, "count", limits.LEASE_MESSAGES_MAX)
+    wait_ms = validate.millis(params.wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
     found: list[Lease] = []
     size = 0
     async with _use(ask) as session:
@@ -168,8 +186,8 @@ def _told(found: list[Lease], *, over: bool = False) -> Response:
     return listed(b'{"messages":[', found, _delivered, after)
 
 
-async def _next(ask: Ask, session: Session, wait: float) -> Lease | None:
-    """The next message; None if there is none in time."""
+async def _next(ask: RequestContext, session: Session, wait: float) -> Lease | None:
+    """Return the next message, or None if there is none in time."""
 
     async def use() -> Lease | None:
         with suppress(TimeoutError):
@@ -181,27 +199,27 @@ async def _next(ask: Ask, session: Session, wait: float) -> Lease | None:
 
 
 class GrantAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much more may come."""
+    """The credit to add."""
 
     credit: int
     drain: bool = False
-    """What is there now is handed out, and the credit that is left after that is no more."""
+    """Deliver the messages that are available now, and then take back the unused credit."""
 
 
 class GrantedOut(msgspec.Struct, frozen=True):
-    """What became of it."""
+    """The result of a grant."""
 
     drained: int
-    """So much credit was taken back."""
+    """The amount of credit that was taken back."""
 
 
 @ROUTES.json("POST", f"{SESSION}/grant", "work", GrantAsk, GrantedOut, tag="sessions")
-async def grant(ask: Ask, told: GrantAsk) -> GrantedOut:
-    """Let more messages come to a session whose credit is not refilled."""
-    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", told.credit)
+async def grant(ask: RequestContext, params: GrantAsk) -> GrantedOut:
+    """Add credit to a session that is not refilled."""
+    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", params.credit)
     try:
         async with _use(ask) as session:
-            drained = await session.grant(reserved.count, drain=told.drain)
+            drained = await session.grant(reserved.count, drain=params.drain)
             quotas, at = ask.server.quotas, _credit(ask.params["session"])
             reserved.keep(at, quotas.count(at) + reserved.count, NEVER_MS)
             quotas.let_go(at, drained)
@@ -211,7 +229,7 @@ async def grant(ask: Ask, told: GrantAsk) -> GrantedOut:
 
 
 class NumbersAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which deliveries: some, or all up to one."""
+    """Deliveries by their numbers: a list, or all up to one."""
 
     numbers: (
         Annotated[list[Number], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
@@ -221,20 +239,20 @@ class NumbersAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RefusedNumber(msgspec.Struct, frozen=True):
-    """A delivery of which something was refused."""
+    """A delivery for which the operation was refused."""
 
     number: int
     problem: Problem
 
 
 class EndedNumbers(msgspec.Struct, frozen=True):
-    """What became of the deliveries; those that the session does not hold are passed over."""
+    """The result for the deliveries; numbers that the session does not hold are ignored."""
 
     done: int
     refused: list[RefusedNumber] = []
 
 
-def _ended(ask: Ask, count: int, refused: dict[int, Refused]) -> EndedNumbers:
+def _ended(ask: RequestContext, count: int, refused: dict[int, Refused]) -> EndedNumbers:
     found = [RefusedNumber(number, problem_of(error)) for number, error in refused.items()]
     done = count - len(found)
     ask.server.quotas.let_go(_credit(ask.params["session"]), done)
@@ -242,77 +260,79 @@ def _ended(ask: Ask, count: int, refused: dict[int, Refused]) -> EndedNumbers:
 
 
 @ROUTES.json("POST", f"{SESSION}/settle", "work", NumbersAsk, EndedNumbers, tag="sessions")
-async def settle_numbers(ask: Ask, told: NumbersAsk) -> EndedNumbers:
-    """The work on these deliveries is done."""
+async def settle_numbers(ask: RequestContext, params: NumbersAsk) -> EndedNumbers:
+    """Settle deliveries: the work is done."""
     async with _use(ask) as session:
-        count = count_held(session, told.numbers, told.upto)
-        return _ended(ask, count, await session.settle(told.numbers, upto=told.upto))
+        count = count_held(session, params.numbers, params.upto)
+        return _ended(ask, count, await session.settle(params.numbers, upto=params.upto))
 
 
 class ReleaseNumbersAsk(NumbersAsk, frozen=True, forbid_unknown_fields=True):
-    """Which deliveries are given back, and how."""
+    """The deliveries to release."""
 
     failed: bool = False
-    """It counts as a failure."""
+    """Count the deliveries as failures."""
     delay: float = 0
-    """Seconds before anybody gets them."""
+    """Seconds until the messages can be delivered again."""
 
 
 @ROUTES.json("POST", f"{SESSION}/release", "work", ReleaseNumbersAsk, EndedNumbers, tag="sessions")
-async def release_numbers(ask: Ask, told: ReleaseNumbersAsk) -> EndedNumbers:
-    """Give deliveries back."""
+async def release_numbers(ask: RequestContext, params: ReleaseNumbersAsk) -> EndedNumbers:
+    """Release deliveries, so that they can be delivered again."""
     async with _use(ask) as session:
-        count = count_held(session, told.numbers, told.upto)
+        count = count_held(session, params.numbers, params.upto)
         refused = await session.release(
-            told.numbers, upto=told.upto, failed=told.failed, delay=told.delay
+            params.numbers, upto=params.upto, failed=params.failed, delay=params.delay
         )
         return _ended(ask, count, refused)
 
 
 @ROUTES.json("POST", f"{SESSION}/discard", "work", NumbersAsk, EndedNumbers, tag="sessions")
-async def discard_numbers(ask: Ask, told: NumbersAsk) -> EndedNumbers:
-    """Make dead letters of deliveries."""
+async def discard_numbers(ask: RequestContext, params: NumbersAsk) -> EndedNumbers:
+    """Discard deliveries: they become dead letters."""
     async with _use(ask) as session:
-        count = count_held(session, told.numbers, told.upto)
-        return _ended(ask, count, await session.discard(told.numbers, upto=told.upto))
+        count = count_held(session, params.numbers, params.upto)
+        return _ended(ask, count, await session.discard(params.numbers, upto=params.upto))
 
 
 class RedeliverAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From where on."""
+    """The first delivery to repeat."""
 
     number: Number = 0
 
 
-class Done(msgspec.Struct, frozen=True):
-    """It is so."""
+class SessionConfirmation(msgspec.Struct, frozen=True):
+    """Confirmation without content."""
 
 
-@ROUTES.json("POST", f"{SESSION}/redeliver", "work", RedeliverAsk, Done, tag="sessions")
-async def redeliver(ask: Ask, told: RedeliverAsk) -> Done:
-    """Have what is held from a number on come again, because an answer was lost."""
+@ROUTES.json(
+    "POST", f"{SESSION}/redeliver", "work", RedeliverAsk, SessionConfirmation, tag="sessions"
+)
+async def redeliver(ask: RequestContext, params: RedeliverAsk) -> SessionConfirmation:
+    """Repeat the held deliveries from a number on, after a response was lost."""
     async with _use(ask) as session:
-        await session.redeliver(told.number)
-    return Done()
+        await session.redeliver(params.number)
+    return SessionConfirmation()
 
 
-@ROUTES.json("POST", f"{SESSION}/heartbeat", "work", Nothing, Done, tag="sessions")
-async def hear_session(ask: Ask, _: Nothing) -> Done:
-    """Say that the session's client is there: without a word for `idle_seconds` it ends."""
+@ROUTES.json("POST", f"{SESSION}/heartbeat", "work", Nothing, SessionConfirmation, tag="sessions")
+async def hear_session(ask: RequestContext, _: Nothing) -> SessionConfirmation:
+    """Send a heartbeat: a session without requests for `idle_seconds` ends."""
     async with _use(ask):
-        return Done()
+        return SessionConfirmation()
 
 
-@ROUTES.json("POST", f"{SESSION}/cancel", "work", Nothing, Done, tag="sessions")
-async def cancel_session(ask: Ask, _: Nothing) -> Done:
-    """Be handed nothing more; what the session holds it keeps until that is settled."""
+@ROUTES.json("POST", f"{SESSION}/cancel", "work", Nothing, SessionConfirmation, tag="sessions")
+async def cancel_session(ask: RequestContext, _: Nothing) -> SessionConfirmation:
+    """Stop the deliveries; the session keeps the messages that it holds until they are settled."""
     async with _use(ask) as session:
         await session.cancel()
-    return Done()
+    return SessionConfirmation()
 
 
 @ROUTES.json("DELETE", SESSION, "work", Nothing, WasThere, tag="sessions")
-async def close_session(ask: Ask, _: Nothing) -> WasThere:
-    """End a session, and give back at once what it holds."""
+async def close_session(ask: RequestContext, _: Nothing) -> WasThere:
+    """Close a session, and release the messages that it holds immediately."""
     async with _use(ask) as session:
         await session.close()
         ask.server.sessions.forget(ask.params["session"])
@@ -326,8 +346,8 @@ async def close_session(ask: Ask, _: Nothing) -> WasThere:
     gives_media=media("The messages of a session as they come; an event's id is the number."),
     tag="sessions",
 )
-async def receive_events(ask: Ask) -> Response:
-    """The messages of a session as server-sent events; `Last-Event-ID` has those after it again."""
+async def receive_events(ask: RequestContext) -> Response:
+    """Stream a session's messages as server-sent events; `Last-Event-ID` repeats those after it."""
     read_query(ask, Nothing)
     last = ask.request.headers.get("last-event-id")
     if last is not None and not (last.isascii() and last.isdigit() and len(last) < 19):
@@ -338,7 +358,7 @@ async def receive_events(ask: Ask) -> Response:
     return answer(ask, lambda: _events(ask))
 
 
-async def _events(ask: Ask) -> AsyncGenerator[bytes, None]:
+async def _events(ask: RequestContext) -> AsyncGenerator[bytes, None]:
     async with _use(ask) as session:
         while not ask.server.is_stopping:
             try:

@@ -1,4 +1,4 @@
-"""The settings of a queue in JSON, by the names and units that programs use."""
+"""The settings of a queue in JSON, with the names and units of the Python API."""
 
 from __future__ import annotations
 
@@ -11,100 +11,117 @@ from millrace.client.settings import QueueSettings
 from millrace.core.spec import QueueSpec
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be said about a queue, times in seconds; null says nothing, nor what is left out."""
+class SettingsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a queue, times in seconds; omitted and null settings are left unchanged."""
 
     keyed: bool | None = None
     """Publishing under a key replaces the key's older revision. Fixed when the queue is made."""
     retention: Literal["work", "log"] | None = None
-    """work: settled messages go; log: they stay."""
+    """`work` removes settled messages; `log` keeps them."""
     keep_deletes: float | None = None
-    """How long a deleted key stays readable as a delete, so that followers learn of it."""
+    """The time for which a deleted key stays readable as a delete, so that followers learn of
+    it.
+    """
     retry_min: float | None = None
-    """A message that failed n times is left alone for n times so long; 0: not at all."""
+    """Backoff: a message is delayed by this time multiplied by its number of failures; 0: no
+    delay.
+    """
     retry_max: float | None = None
-    """But for no longer than this; 0: without a bound."""
+    """The maximum of the backoff; 0: no limit."""
     max_failures: int | None = None
-    """A message that failed so often is a dead letter; 0: never."""
+    """The number of failures after which a message becomes a dead letter; 0: no limit."""
     max_deliveries: int | None = None
-    """A message that was handed out so often is a dead letter unless it is settled; 0: never."""
+    """The number of deliveries after which an unsettled message becomes a dead letter; 0: no
+    limit.
+    """
     dead_letter: str | None = None
-    """The queue of the same space that takes dead letters; empty: none, they are dropped."""
+    """The queue in the same space that receives dead letters; empty: they are dropped."""
     delay: float | None = None
-    """So long after it was published nobody gets a message that names no other delay."""
+    """The delay of messages that do not specify one."""
     dedup: float | None = None
-    """How long a de-duplication id is remembered; 0: messages may have none."""
+    """The deduplication window, for which ids are remembered; 0: deduplication is off, and ids are
+    refused.
+    """
     dedup_by_body: bool | None = None
-    """A message without an id has that of its body: the same body again is a repeat."""
+    """Derive the deduplication id of a message without one from its body."""
     ttl: float | None = None
-    """A message that is not settled within this time expires; 0: never. Not of logs."""
+    """The time to live of messages that are not settled; 0: no limit. Not available for logs."""
     dead_letter_expired: bool | None = None
-    """What expires goes to the dead-letter queue."""
+    """Move expired messages to the dead-letter queue."""
     keep: float | None = None
-    """Under log: messages that are older expire; 0: never."""
+    """With `log`: the maximum age of messages; 0: no limit."""
     keep_bytes: int | None = None
-    """Under log, without keys: the oldest expire while the others have so many bytes; 0: never."""
+    """With `log`, without keys: the oldest messages expire while the others have this size; 0: no
+    limit.
+    """
     keep_messages: int | None = None
-    """Under log, without keys: the oldest expire beyond so many; 0: never."""
+    """With `log`, without keys: the maximum number of messages; 0: no limit."""
     retain_max: float | None = None
-    """A retaining cursor that is behind and has not moved for so long is dropped; 0: seven days."""
+    """A retaining cursor that lags and has not moved for this time is dropped; 0: seven days."""
     retain_max_bytes: int | None = None
-    """A retaining cursor that holds back messages of more bytes is dropped; 0: of 256 GiB."""
+    """A retaining cursor that holds back messages of a larger size is dropped; 0: 256 GiB."""
     pin_max_bytes: int | None = None
-    """A snapshot that keeps messages of more bytes is dropped; 0: of 256 GiB."""
+    """A snapshot that holds back messages of a larger size is dropped; 0: 256 GiB."""
     compressed: Literal["none", "zstd", "lz4"] | None = None
-    """How messages that stay, and large publishes, are compressed from now on."""
+    """The compression of kept messages and large publishes from now on."""
     order: Literal["none", "strict", "group", "fair"] | None = None
-    """Who waits for whom. Fixed when the queue is made, but that none may become fair."""
+    """The delivery order. Fixed when the queue is made, except that `none` can become `fair`."""
     group_in_flight: int | None = None
-    """Of a group so many messages are handed out and not ended, at most; 0: any number."""
+    """The maximum number of messages in flight per group; 0: no limit."""
     rate: float | None = None
-    """So many messages a second are handed out, on average; 0: without a bound."""
+    """The average rate of deliveries in messages per second; 0: no limit."""
     rate_burst: int | None = None
-    """And so many at once, after a pause."""
+    """The maximum burst after a pause, in messages."""
     group_rate: float | None = None
-    """As `rate`, of each group."""
+    """As `rate`, for each group."""
     group_burst: int | None = None
-    """As `rate_burst`, of each group."""
+    """As `rate_burst`, for each group."""
     delivery: Literal["messages", "partitions"] | None = None
-    """partitions: messages have random ids, and a lease call is given some of one slice of them,
-    which it locks. Fixed when the queue is made."""
+    """With `partitions`, messages have random ids, and a lease call gets messages of one partition,
+    which it locks. Fixed when the queue is made.
+    """
     partitions_min: int | None = None
     partitions_max: int | None = None
-    """Between these the number of partitions follows the load."""
+    """The number of partitions follows the load between `partitions_min` and this."""
     partition_age: float | None = None
-    """Partitions that were not needed for so long go."""
+    """The time after which unused partitions are removed."""
     max_messages: int | None = None
-    """Under work: so many messages are there at most, of each shard; 0: any number."""
+    """With `work`: the maximum number of messages in each shard; 0: no limit."""
     max_bytes: int | None = None
-    """Under work: so many bytes they have at most, by their mean size; 0: without a bound."""
+    """With `work`: the maximum size of the messages, estimated by their mean size; 0: no limit."""
     overflow: Literal["refuse", "drop"] | None = None
-    """What becomes of a publish beyond the maximum: it is refused, or the oldest are dropped."""
+    """The handling of a publish beyond the maximum: refuse it, or drop the oldest messages."""
     notes: dict[str, str] | None = None
-    """Small texts by their names, kept with the queue. Those that are named are put, one with an
-    empty text goes, and the others stay. Those that the server keeps for SQS and SNS (`aws.` and
-    the like) are neither shown nor taken."""
+    """Short texts by name, stored with the queue. Named notes are replaced, those with an empty
+    text are removed, and others stay. Notes that the server keeps for SQS and SNS (`aws.` and the
+    like) are neither shown nor accepted.
+    """
     max_in_flight: int | None = None
-    """So many messages are with workers at most, neither ended nor ready again; 0: as many as can
-    be."""
+    """The maximum number of messages in flight, counted until they end or are ready again; 0: no
+    limit.
+    """
     group_blocking: Literal["lease", "message"] | None = None
-    """With order group, what a message in flight keeps back. lease: its whole group. message: what
-    comes after it in its group; a message before it that is visible again is delivered."""
+    """With the order `group`, the scope that a message in flight blocks. `lease`: its whole group.
+    `message`: the later messages of its group; an earlier one that is visible again is delivered.
+    """
     message_bytes_max: int | None = None
-    """A subscription that SNS made forwards no larger message to the queue, by its body and
-    headers: it is a dead letter of the subscription. 0: without a bound. What is published to the
-    queue itself is not bounded by it."""
+    """The maximum size of messages, by body and headers, that a subscription made by SNS forwards
+    to the queue: larger ones become dead letters of the subscription. 0: no limit. Messages
+    published to the queue itself are not limited by it.
+    """
 
 
-def settings_in(told: Settings) -> QueueSettings:
-    """What a program would name."""
-    notes_in(told.notes)
-    return cast("QueueSettings", {name: getattr(told, name) for name in Settings.__struct_fields__})
+def settings_in(params: SettingsBody) -> QueueSettings:
+    """Convert the settings of a request into keyword arguments of the Python API."""
+    notes_in(params.notes)
+    return cast(
+        "QueueSettings", {name: getattr(params, name) for name in SettingsBody.__struct_fields__}
+    )
 
 
-def settings_out(spec: QueueSpec) -> Settings:
-    """The settings of a queue that is there: sent back as they are, they change nothing."""
-    return Settings(
+def settings_out(spec: QueueSpec) -> SettingsBody:
+    """Return the settings of an existing queue; sending them back unchanged has no effect."""
+    return SettingsBody(
         keyed=spec.keyed,
         retention=spec.retention,
         keep_deletes=spec.keep_deletes_ms / 1000,
@@ -146,17 +163,17 @@ def settings_out(spec: QueueSpec) -> Settings:
 
 
 def notes_in(notes: dict[str, str] | None) -> dict[str, str] | None:
-    """The notes that a client names.
+    """Check the notes in a request, and return them.
 
     Raises:
-        Invalid: the server alone writes one of them.
+        Invalid: one of them is reserved for the server.
     """
     check_notes(notes)
     return notes
 
 
 def notes_out(notes: dict[str, str]) -> dict[str, str]:
-    """The notes that a client may have written: sent back as they are, they change nothing."""
+    """Return the notes that clients may write; sending them back unchanged has no effect."""
     return {name: text for name, text in notes.items() if not name.startswith(NOTE_PREFIXES)}
 
 

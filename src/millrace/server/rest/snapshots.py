@@ -1,8 +1,8 @@
-"""Snapshots and ranges: the same rows however often they are read, as JSON or as Arrow.
+"""Snapshots and ranges: repeatable reads of the same rows, as JSON or Arrow.
 
-Rule 1: nothing of a snapshot is held here. Its text says all that there is to know; it is pinned in
-the queue until its time is over, or it is let go.
-Rule 2: a reader that was cut off goes on after the last row that it has.
+Rule 1: the server keeps no state of a snapshot. The token contains everything; the queue has the
+pin, until it expires or is released.
+Rule 2: an interrupted reader continues after the last row that it has received.
 """
 
 from __future__ import annotations
@@ -17,22 +17,34 @@ import msgspec
 from millrace import limits
 from millrace.client.cursor import Snapshot
 from millrace.client.engine import Engine
-from millrace.client.message import fitting, rows_in_steps
+from millrace.client.message import rows_in_steps, rows_that_fit
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Shards
-from millrace.client.ticket import read_ticket, spans_of, write_ticket
-from millrace.core import check
+from millrace.client.snapshot_token import read_snapshot_token, shard_ranges, write_snapshot_token
+from millrace.core import validate
 from millrace.core.model import Row
 from millrace.errors import Invalid
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.rest.arrow import RowStream, Span, columns_of
-from millrace.server.rest.listing import listed
-from millrace.server.rest.message import MessageOut, Seq, row_out, seq_in, seq_out
+from millrace.server.rest.arrow import RowStream, ShardRange, columns_of
 from millrace.server.rest.publish import ARROW
 from millrace.server.rest.queues import WasThere
-from millrace.server.rest.route import Ask, Media, Nothing, encode, read_query
-from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.rest.route_table import QUEUE, ROUTES
+from millrace.server.web.message import (
+    MessageOut,
+    Seq,
+    row_out,
+    seq_in,
+    seq_out,
+)
+from millrace.server.web.message_listing import listed
+from millrace.server.web.route import (
+    Media,
+    Nothing,
+    RequestContext,
+    encode,
+    read_query,
+)
 
 ARROW_OUT = Media(
     ARROW,
@@ -42,28 +54,30 @@ ARROW_OUT = Media(
 
 
 class SnapshotAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long it is needed."""
+    """The duration of a snapshot."""
 
     seconds: float = 3600
-    """It is pinned for so long at most."""
+    """Seconds for which the snapshot is pinned at most."""
 
 
 class SnapshotOut(msgspec.Struct, frozen=True):
     """The rows of a queue between two boundaries, as of one moment."""
 
     snapshot: str
-    """By which it is read, let go, and committed if it is a cursor's."""
+    """The token for reading and releasing the snapshot, and for committing it if it is a
+    cursor's.
+    """
     afters: list[int]
-    """The seq after which it begins, of each shard."""
+    """The seq after which the snapshot begins, for each shard."""
     boundaries: list[int]
-    """The last seq that it may hold, of each shard."""
+    """The last seq that the snapshot may contain, for each shard."""
     position: str
-    """Where a follower is that has read all of it: to be kept with what it made of the rows."""
+    """The position of a follower that has read the whole snapshot; store it with the results."""
 
 
 def snapshot_out(snapshot: Snapshot) -> SnapshotOut:
-    """A snapshot in JSON."""
-    text = write_ticket(snapshot)
+    """Return a snapshot as a response body."""
+    text = write_snapshot_token(snapshot)
     position = str(snapshot.position)
     return SnapshotOut(text, list(snapshot.afters), list(snapshot.boundaries), position)
 
@@ -71,55 +85,55 @@ def snapshot_out(snapshot: Snapshot) -> SnapshotOut:
 @ROUTES.json(
     "POST", f"{QUEUE}/snapshots", "read", SnapshotAsk, SnapshotOut, status=201, tag="snapshots"
 )
-async def take_snapshot(ask: Ask, told: SnapshotAsk) -> SnapshotOut:
-    """Pin the queue as of now."""
+async def take_snapshot(ask: RequestContext, params: SnapshotAsk) -> SnapshotOut:
+    """Take a snapshot of the queue as of now."""
 
     async def use(queue: Queue) -> Snapshot:
-        return await queue.snapshot(seconds=told.seconds).__aenter__()
+        return await queue.snapshot(seconds=params.seconds).__aenter__()
 
     reserved = await ask.server.holding.reserve(ask.principal, "pins", 1)
     try:
         found = snapshot_out(await ask.queue(use))
-        reserved.keep(found.snapshot, 1, now_ms() + int(told.seconds * 1000))
+        reserved.keep(found.snapshot, 1, now_ms() + int(params.seconds * 1000))
     finally:
         reserved.cancel()
     return found
 
 
 class TokenOut(msgspec.Struct, frozen=True):
-    """A place in a queue."""
+    """A position in a queue."""
 
     position: str
-    """A token: it names the history, and is refused where that went another way."""
+    """The position's token: it contains the history, and is refused after that was rolled back."""
 
 
 @ROUTES.json("GET", f"{QUEUE}/position", "read", Nothing, TokenOut, tag="snapshots")
-async def read_position(ask: Ask, _: Nothing) -> TokenOut:
-    """Where the queue ends now, behind everything that was published before."""
+async def read_position(ask: RequestContext, _: Nothing) -> TokenOut:
+    """Return the queue's end position, which is after everything published before."""
     return TokenOut(str(await ask.queue(lambda queue: queue.position())))
 
 
 class ReadAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which rows."""
+    """The range of rows."""
 
     after: Seq | None = None
-    """Those after this one. With `shard`, a seq of that shard."""
+    """Return rows after this seq; with `shard`, a seq of that shard."""
     count: int = 1000
-    """So many at most; in Arrow all of them come."""
+    """The maximum number of rows in JSON; Arrow responses contain all of them."""
     shard: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """Those of this shard alone, from 0: shards can be read side by side."""
+    """Return rows of this shard only, numbered from 0, so that shards can be read in parallel."""
     upto: Seq | None = None
-    """Those up to this one."""
+    """Return rows up to this seq."""
     columns: str | None = None
-    """In Arrow these alone, parted by commas; in JSON all of them come."""
+    """The columns of an Arrow response, separated by commas; JSON has all of them."""
 
 
-class Rows(msgspec.Struct, frozen=True):
-    """Rows, in order."""
+class RowPage(msgspec.Struct, frozen=True):
+    """Rows in order."""
 
     messages: list[MessageOut]
     next: Seq | None = None
-    """Go on after this one; null: that was all."""
+    """Continue after this seq; null at the end."""
 
 
 @ROUTES.raw(
@@ -127,16 +141,16 @@ class Rows(msgspec.Struct, frozen=True):
     f"{QUEUE}/snapshots/{{snapshot}}",
     "read",
     takes=ReadAsk,
-    gives=Rows,
+    gives=RowPage,
     gives_media=(ARROW_OUT,),
     tag="snapshots",
 )
-async def read_snapshot(ask: Ask) -> Response:
-    """The rows of a snapshot."""
-    told = read_query(ask, ReadAsk)
+async def read_snapshot(ask: RequestContext) -> Response:
+    """Read the rows of a snapshot."""
+    params = read_query(ask, ReadAsk)
     queue = await _find(ask)
-    snapshot = read_ticket(queue, ask.params["snapshot"])
-    return await _read(ask, queue, snapshot, told)
+    snapshot = read_snapshot_token(queue, ask.params["snapshot"])
+    return await _read(ask, queue, snapshot, params)
 
 
 @ROUTES.raw(
@@ -144,13 +158,13 @@ async def read_snapshot(ask: Ask) -> Response:
     f"{QUEUE}/rows",
     "read",
     takes=ReadAsk,
-    gives=Rows,
+    gives=RowPage,
     gives_media=(ARROW_OUT,),
     tag="snapshots",
 )
-async def read_rows(ask: Ask) -> Response:
-    """The rows of a range as of now, pinned while they are read."""
-    told = read_query(ask, ReadAsk)
+async def read_rows(ask: RequestContext) -> Response:
+    """Read a range of rows as of now, pinned until the response is sent."""
+    params = read_query(ask, ReadAsk)
     queue = await _find(ask)
     reserved = await ask.server.holding.reserve(ask.principal, "pins", 1)
     try:
@@ -161,11 +175,11 @@ async def read_rows(ask: Ask) -> Response:
 
     async def let_go() -> None:
         reserved.cancel()
-        # Whoever reads may leave while it is let go.
+        # The client may disconnect during the release.
         await asyncio.shield(snapshot.unpin())
 
     try:
-        response = await _read(ask, queue, snapshot, told, let_go)
+        response = await _read(ask, queue, snapshot, params, let_go)
     except BaseException:
         await let_go()
         raise
@@ -174,9 +188,9 @@ async def read_rows(ask: Ask) -> Response:
     return response
 
 
-async def _find(ask: Ask) -> Queue:
+async def _find(ask: RequestContext) -> Queue:
     async def use(queue: Queue) -> Queue:
-        # One that was deleted is noticed here, before anything is sent.
+        # Notices a queue that was deleted since it was cached, before anything is sent.
         await queue.spec()
         return queue
 
@@ -184,63 +198,63 @@ async def _find(ask: Ask) -> Queue:
 
 
 async def _read(
-    ask: Ask,
+    ask: RequestContext,
     queue: Queue,
     snapshot: Snapshot,
-    told: ReadAsk,
+    params: ReadAsk,
     let_go: Callable[[], Awaitable[object]] | None = None,
 ) -> Response:
     engine, shards = engine_and_shards(queue)
-    spans = _spans(shards, snapshot, told)
+    spans = _spans(shards, snapshot, params)
     headers = {"millrace-boundary": ",".join(map(str, snapshot.boundaries))}
     if ARROW not in ask.request.headers.get("accept", ""):
-        count = check.count(told.count, "count", limits.PEEK_MESSAGES_MAX)
+        count = validate.count(params.count, "count", limits.PEEK_MESSAGES_MAX)
         rows, left = await _page(engine, shards, spans, count)
         after = b'],"next":%b}' % encode(left)
         return listed(b'{"messages":[', rows, row_out, after, headers=headers)
     if ask.request.method == "HEAD":
         return Response(200, headers={"content-type": ARROW, **headers})
-    with_shard = not shards.is_one and told.shard is None
-    schema = columns_of(told.columns, with_shard=with_shard)
+    with_shard = not shards.is_one and params.shard is None
+    schema = columns_of(params.columns, with_shard=with_shard)
     parts = RowStream(engine, spans, schema, let_go=let_go)
     await parts.begin()
     ask.waits = True
     return Response(200, type=ARROW, headers=headers, parts=parts)
 
 
-def _spans(shards: Shards, snapshot: Snapshot, told: ReadAsk) -> list[Span]:
-    """What is read of each shard, in their order."""
+def _spans(shards: Shards, snapshot: Snapshot, params: ReadAsk) -> list[ShardRange]:
+    """Return the range to read in each shard, in the order of shards."""
     low, high = (0, 0), (len(shards.ids), 0)
-    if told.after is not None:
-        low = _place(shards, told.after, told.shard, "after")
-    if told.upto is not None:
-        high = _place(shards, told.upto, told.shard, "upto")
-    found: list[Span] = []
-    for number, (shard, after, boundary, reader) in enumerate(spans_of(snapshot)):
-        if number < low[0] or number > high[0] or told.shard not in (None, number):
+    if params.after is not None:
+        low = _place(shards, params.after, params.shard, "after")
+    if params.upto is not None:
+        high = _place(shards, params.upto, params.shard, "upto")
+    found: list[ShardRange] = []
+    for number, (shard, after, boundary, reader) in enumerate(shard_ranges(snapshot)):
+        if number < low[0] or number > high[0] or params.shard not in (None, number):
             continue
         begin = max(after, low[1]) if number == low[0] else after
         end = min(boundary, high[1]) if number == high[0] else boundary
         if begin < end:
-            found.append(Span(shard, number, begin, end, reader))
-    if told.shard is not None and told.shard >= len(shards.ids):
+            found.append(ShardRange(shard, number, begin, end, reader))
+    if params.shard is not None and params.shard >= len(shards.ids):
         most = len(shards.ids) - 1
-        raise Invalid(f"shard is {told.shard}; the last one is {most}", field="shard", limit=most)
+        raise Invalid(f"shard is {params.shard}; the last one is {most}", field="shard", limit=most)
     return found
 
 
 def _place(shards: Shards, seq: Seq, shard: int | None, field: str) -> tuple[int, int]:
     number = seq_in(seq, field)
     if shard is not None:
-        return shard, check.seq(number, field, least=0)
+        return shard, validate.seq(number, field, least=0)
     at, found = shards.find(number, field, least=0)
     return shards.number(at), found
 
 
 async def _page(
-    engine: Engine, shards: Shards, spans: list[Span], count: int
+    engine: Engine, shards: Shards, spans: list[ShardRange], count: int
 ) -> tuple[list[Row], Seq | None]:
-    """The first rows, so many and so large at most, and after which one to go on."""
+    """Return the first rows within the limits of number and size, and the seq to continue after."""
     rows: list[Row] = []
     room = limits.PEEK_BYTES_MAX
     for span in spans:
@@ -248,7 +262,7 @@ async def _page(
         async with aclosing(found) as batches:
             async for batch in batches:
                 wanted = batch.slice(0, count - len(rows))
-                part = wanted.slice(0, fitting(wanted, room) or (0 if rows else 1))
+                part = wanted.slice(0, rows_that_fit(wanted, room) or (0 if rows else 1))
                 rows += shards.placed(span.shard, await rows_in_steps(part))
                 room -= part.nbytes
                 if len(rows) >= count or part.num_rows < batch.num_rows:
@@ -259,11 +273,11 @@ async def _page(
 @ROUTES.json(
     "DELETE", f"{QUEUE}/snapshots/{{snapshot}}", "read", Nothing, WasThere, tag="snapshots"
 )
-async def let_snapshot_go(ask: Ask, _: Nothing) -> WasThere:
-    """Let a snapshot go before its time is over."""
+async def let_snapshot_go(ask: RequestContext, _: Nothing) -> WasThere:
+    """Release a snapshot before it expires."""
 
     async def use(queue: Queue) -> bool:
-        return await read_ticket(queue, ask.params["snapshot"]).unpin()
+        return await read_snapshot_token(queue, ask.params["snapshot"]).unpin()
 
     was_there = await ask.queue(use)
     ask.server.quotas.let_go(ask.params["snapshot"])

@@ -1,4 +1,4 @@
-"""How the server is: whether it lives, whether it serves, and what it has counted."""
+"""The server's status: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -9,47 +9,52 @@ import msgspec
 
 from millrace import limits
 from millrace.errors import MillraceError
-from millrace.server import metrics
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask, Media, Nothing, encode
-from millrace.server.rest.table import ROUTES
+from millrace.server.rest.route_table import ROUTES
+from millrace.server.web import metrics
+from millrace.server.web.route import (
+    Media,
+    Nothing,
+    RequestContext,
+    encode,
+)
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """The process answers."""
+    """The process is running."""
 
     status: Literal["alive"] = "alive"
 
 
 @ROUTES.json("GET", "/healthz", "public", Nothing, Alive, tag="status")
-async def healthz(ask: Ask, told: Nothing) -> Alive:
-    """Whether the process lives; it says nothing of whether it can serve."""
+async def healthz(ask: RequestContext, params: Nothing) -> Alive:
+    """Report liveness: the process responds, which does not imply that it can serve."""
     return Alive()
 
 
 class ReadyAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the server must be ready for."""
+    """The condition of readiness."""
 
     publishing: bool = False
-    """Also for publishing: where that is refused for lack of disk or memory, the answer is 503."""
+    """Also require that publishing works: 503 if it is refused for lack of disk or memory."""
 
 
-class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether requests are served."""
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The readiness of the server."""
 
     ready: bool
     publishing: bool = True
-    """False: workers are served, but messages are not accepted."""
+    """False if publishing is refused, while workers are served."""
     why: str = ""
-    """What keeps it from it."""
+    """The reason if it is not ready."""
 
 
-@ROUTES.json("GET", "/readyz", "public", ReadyAsk, Ready, tag="status", also_status=(503,))
-async def readyz(ask: Ask, params: ReadyAsk) -> Ready | Response:
-    """Whether workers are served: the engine commits, and nobody is stopping the server.
+@ROUTES.json("GET", "/readyz", "public", ReadyAsk, Readiness, tag="status", also_status=(503,))
+async def readyz(ask: RequestContext, params: ReadyAsk) -> Readiness | Response:
+    """Report readiness: the engine commits, and the server is not stopping.
 
     A server that is short of disk or memory stays ready: if it were taken out of rotation, no
-    worker could settle, which is what makes room.
+    worker could settle messages, which frees the space.
     """
     state = await _state(ask)
     if state.ready and (state.publishing or not params.publishing):
@@ -57,7 +62,7 @@ async def readyz(ask: Ask, params: ReadyAsk) -> Ready | Response:
     return Response(503, encode(state), headers={"retry-after": "1"})
 
 
-async def _state(ask: Ask) -> Ready:
+async def _state(ask: RequestContext) -> Readiness:
     if ask.server.is_stopping:
         return _unready("stopping")
     try:
@@ -68,24 +73,24 @@ async def _state(ask: Ask) -> Ready:
     except MillraceError as error:
         return _unready(error.code)
     if health.refuses:
-        return Ready(ready=True, publishing=False, why="short of disk or memory")
-    return Ready(ready=True)
+        return Readiness(ready=True, publishing=False, why="short of disk or memory")
+    return Readiness(ready=True)
 
 
-def _unready(why: str) -> Ready:
-    return Ready(ready=False, why=why)
+def _unready(why: str) -> Readiness:
+    return Readiness(ready=False, why=why)
 
 
 class Whoami(msgspec.Struct, frozen=True):
-    """Who asks, as the server knows them."""
+    """The authenticated user of a request."""
 
     name: str
     rules: list[str]
 
 
 @ROUTES.json("GET", "/v1/whoami", "known", Nothing, Whoami, tag="status")
-async def whoami(ask: Ask, told: Nothing) -> Whoami:
-    """Who is known by what was sent, and what they may do."""
+async def whoami(ask: RequestContext, params: Nothing) -> Whoami:
+    """Return the authenticated user and its rules."""
     return Whoami(ask.principal.name, [str(rule) for rule in ask.principal.rules])
 
 
@@ -96,6 +101,6 @@ async def whoami(ask: Ask, told: Nothing) -> Whoami:
     gives_media=(Media(metrics.TYPE, "Everything that is counted, for Prometheus."),),
     tag="status",
 )
-async def show_metrics(ask: Ask) -> Response:
-    """What the server has counted, as Prometheus reads it."""
+async def show_metrics(ask: RequestContext) -> Response:
+    """Return the server's metrics in the Prometheus format."""
     return Response(200, await ask.server.metrics(ask.principal), type=metrics.TYPE)

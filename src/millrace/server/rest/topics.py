@@ -1,4 +1,4 @@
-"""Topics: what is published reaches every queue that is subscribed at that moment."""
+"""Topics: a message reaches every queue that is subscribed when it is published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from millrace.client.topic import Subscription, Topic, TopicState, engine_and_to
 from millrace.decoding import json_decoder
 from millrace.errors import Invalid, NotFound
 from millrace.server.http.response import Response
-from millrace.server.rest.message import Seq, message_in, seq_out
 from millrace.server.rest.publish import (
     BULK,
     BYTES,
@@ -29,61 +28,75 @@ from millrace.server.rest.publish import (
     rows_in,
 )
 from millrace.server.rest.queues import Names, WasThere, patch_hinted
-from millrace.server.rest.route import JSON, Ask, Nothing, decode, encode, read_query
+from millrace.server.rest.route_table import ROUTES, SPACE, TOPIC
 from millrace.server.rest.settings import notes_in, notes_out
-from millrace.server.rest.table import ROUTES, SPACE, TOPIC
+from millrace.server.web.message import Seq, message_in, seq_out
+from millrace.server.web.route import (
+    JSON,
+    Nothing,
+    RequestContext,
+    decode,
+    encode,
+    read_query,
+)
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=limits.LEASE_WAIT_MS_MAX / 1000)]
 
 
 @ROUTES.json("GET", f"{SPACE}/topics", "known", Nothing, Names, tag="topics")
-async def list_topics(ask: Ask, _: Nothing) -> Names:
-    """The topics of a space."""
+async def list_topics(ask: RequestContext, _: Nothing) -> Names:
+    """List the topics of a space."""
     found = await ask.desk.millrace.topics(space=ask.params["space"])
     return Names([name for name in found if ask.sees(name)])
 
 
 class TopicAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a topic is to be like."""
+    """The settings of a topic."""
 
     max_lag: int | None = None
-    """So many messages wait for the slowest subscription at most; then publishes are refused."""
+    """The maximum number of messages that the slowest subscription may lag behind; publishes beyond
+    it are refused.
+    """
     notes: dict[str, str] | None = None
-    """Small texts by their names, kept with the topic."""
+    """Short texts by name, stored with the topic."""
 
 
 class SubscriptionOut(msgspec.Struct, frozen=True):
-    """What a topic forwards to a queue, and how far it has come."""
+    """A subscription of a queue to a topic, with its progress."""
 
     name: str
     queue: str
     """As space/name."""
     filter: msgspec.Raw
     forwarded: int
-    """Messages that are in the queue."""
+    """Number of messages that were forwarded to the queue."""
     filtered: int
-    """Messages that did not pass the filter."""
+    """Number of messages that the filter rejected."""
     lag: int
-    """Messages that are still to be forwarded."""
+    """Number of messages that are still to be forwarded."""
     lag_seconds: float
-    """For how long the oldest of them has waited."""
+    """Age of the oldest of them, in seconds."""
     trouble: str
-    """Why the queue did not take the last ones; empty if it did."""
+    """The reason why the queue refused the latest messages; empty if it accepted them."""
     notes: dict[str, str]
     dead_lettered: int = 0
-    """Messages that are dead letters, because there was no queue, or they were too large for it."""
+    """Number of messages that became dead letters, because the queue was gone or they were too
+    large.
+    """
     dropped: int = 0
-    """Messages that were dropped then, because there was no queue of dead letters."""
+    """Number of messages that were dropped for these reasons, because there was no dead-letter
+    queue.
+    """
 
 
 class TopicOut(msgspec.Struct, frozen=True):
-    """A topic as it is now."""
+    """A topic with its present state."""
 
     space: str
     name: str
     published: int
     lag: int
-    """Messages that wait for the slowest subscription."""
+    """Number of messages that the slowest subscription lags behind."""
     max_lag: int
     subscriptions: list[SubscriptionOut]
     notes: dict[str, str]
@@ -119,8 +132,8 @@ def _out(state: TopicState) -> TopicOut:
 
 
 @ROUTES.json("PUT", TOPIC, "manage", TopicAsk, TopicOut, tag="topics", also_status=(201,))
-async def make_topic(ask: Ask, told: TopicAsk) -> Response:
-    """Make a topic, or see that the one that is there is like this; 201 if it was made."""
+async def make_topic(ask: RequestContext, params: TopicAsk) -> Response:
+    """Create a topic, or check that the existing one has these settings; 201 if it was created."""
     space, name = ask.params["space"], ask.params["topic"]
     millrace = ask.desk.millrace
     was_there = False
@@ -129,32 +142,34 @@ async def make_topic(ask: Ask, told: TopicAsk) -> Response:
         was_there = True
     with patch_hinted():
         topic = await millrace.topic(
-            name, space=space, max_lag=told.max_lag, notes=notes_in(told.notes)
+            name, space=space, max_lag=params.max_lag, notes=notes_in(params.notes)
         )
     return Response(200 if was_there else 201, encode(_out(await topic.describe())))
 
 
 @ROUTES.json("GET", TOPIC, "read", Nothing, TopicOut, tag="topics")
-async def describe_topic(ask: Ask, _: Nothing) -> TopicOut:
-    """A topic, its subscriptions, and how far each has come."""
+async def describe_topic(ask: RequestContext, _: Nothing) -> TopicOut:
+    """Return a topic and its subscriptions with their progress."""
     return _out(await ask.topic(lambda topic: topic.describe()))
 
 
 class TopicChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed; null says nothing, nor what is left out."""
+    """The settings to change; omitted and null settings keep their values."""
 
     max_lag: int | None = None
-    """So many messages wait for the slowest subscription at most; then publishes are refused."""
+    """The maximum number of messages that the slowest subscription may lag behind; publishes beyond
+    it are refused.
+    """
     notes: dict[str, str] | None = None
-    """Those that are named are put, one with an empty text goes, and the others stay."""
+    """Named notes are replaced, those with an empty text are removed, and others stay."""
 
 
 @ROUTES.json("PATCH", TOPIC, "manage", TopicChange, TopicOut, tag="topics")
-async def configure_topic(ask: Ask, told: TopicChange) -> TopicOut:
-    """Change how many messages may wait for the slowest subscription, or the notes."""
+async def configure_topic(ask: RequestContext, params: TopicChange) -> TopicOut:
+    """Change a topic's maximum lag or its notes."""
 
     async def use(topic: Topic) -> TopicOut:
-        await topic.configure(max_lag=told.max_lag, notes=notes_in(told.notes))
+        await topic.configure(max_lag=params.max_lag, notes=notes_in(params.notes))
         ask.desk.changed(topic.space, topic.name)
         return _out(await topic.describe())
 
@@ -162,8 +177,8 @@ async def configure_topic(ask: Ask, told: TopicChange) -> TopicOut:
 
 
 @ROUTES.json("DELETE", TOPIC, "manage", Nothing, WasThere, tag="topics")
-async def delete_topic(ask: Ask, _: Nothing) -> WasThere:
-    """End a topic at once, with what was not forwarded."""
+async def delete_topic(ask: RequestContext, _: Nothing) -> WasThere:
+    """Delete a topic at once; messages that are not forwarded yet are lost."""
     space, name = ask.params["space"], ask.params["topic"]
     return WasThere(await ask.desk.millrace.delete_topic(name, space=space))
 
@@ -172,31 +187,31 @@ async def delete_topic(ask: Ask, _: Nothing) -> WasThere:
 
 
 class TopicPublishAsk(PublishAsk, frozen=True, forbid_unknown_fields=True):
-    """One message, or several under `messages`, which are published all or nothing."""
+    """One message, or several under `messages`, which are published atomically."""
 
     wait: Wait = 0
-    """Answer when every queue has them, or after so many seconds."""
+    """Seconds to wait until every queue has the messages."""
 
 
 class _TopicPublishRead(TopicPublishAsk, frozen=True, forbid_unknown_fields=True):
-    """The same as it is decoded: several messages one by one, by `messages_in`."""
+    """The request as it is decoded: `messages_in` decodes the messages one by one."""
 
     messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
 
 
 class TopicPublishQuery(PublishQuery, frozen=True, forbid_unknown_fields=True):
-    """Of messages that are not JSON: what their body does not say."""
+    """The attributes of messages whose body is not JSON."""
 
     wait: Wait = 0
 
 
 class TopicPublished(Published, frozen=True, omit_defaults=True, kw_only=True):
-    """Where the messages are."""
+    """The seqs of published messages, and their seqs in the queues."""
 
     queues: dict[str, list[Seq]] | None = None
-    """Of those who wait: for each subscription the seqs of the messages in its queue; or
-    "filtered", "forwarded" (where is not known any more), "later" or "gone". Null: nobody waited,
-    or not long enough."""
+    """Present if `wait` was given and sufficed: for each subscription, the seqs of the messages in
+    its queue, or "filtered", "forwarded" (the seq is no longer remembered), "later" or "gone".
+    """
 
 
 _decoder = json_decoder(_TopicPublishRead)
@@ -213,16 +228,16 @@ _decoder = json_decoder(_TopicPublishRead)
     tag="topics",
     query=TopicPublishQuery,
 )
-async def publish_to_topic(ask: Ask) -> Response:
-    """Publish to every queue that is subscribed now; answered when nothing can lose it any more."""
+async def publish_to_topic(ask: RequestContext) -> Response:
+    """Publish to every queue subscribed now; the response is sent once messages are durable."""
     if ask.type in (JSON, "") and not ask.request.query:
-        told = decode(_decoder, ask.request.body)
+        params = decode(_decoder, ask.request.body)
         rows: Rows
-        if told.messages is UNSET:
-            rows = [message_in(told)]
+        if params.messages is UNSET:
+            rows = [message_in(params)]
         else:
-            rows = await many_in(told, told.messages)
-        return await _publish(ask, rows, told, told.wait)
+            rows = await many_in(params, params.messages)
+        return await _publish(ask, rows, params, params.wait)
     query = read_query(ask, TopicPublishQuery)
     if ask.type == BYTES:
         body = bytes(ask.request.body)
@@ -231,19 +246,21 @@ async def publish_to_topic(ask: Ask) -> Response:
     return await _publish(ask, await rows_in(ask, query), query, query.wait)
 
 
-async def _publish(ask: Ask, rows: Rows, told: PublishAsk | PublishQuery, wait: float) -> Response:
-    is_query = isinstance(told, PublishQuery)
+async def _publish(
+    ask: RequestContext, rows: Rows, params: PublishAsk | PublishQuery, wait: float
+) -> Response:
+    is_query = isinstance(params, PublishQuery)
 
     async def use(topic: Topic) -> tuple[Topic, Sequence[int]]:
         sent = await topic.publish_many(
             rows,
-            priority=told.priority if is_query else None,
-            delay=told.delay if is_query else None,
-            ttl=told.ttl if is_query else None,
-            producer=told.producer,
-            number=told.number,
-            mode=told.mode,
-            after=told.after,
+            priority=params.priority if is_query else None,
+            delay=params.delay if is_query else None,
+            ttl=params.ttl if is_query else None,
+            producer=params.producer,
+            number=params.number,
+            mode=params.mode,
+            after=params.after,
         )
         return topic, sent.seqs
 
@@ -254,9 +271,9 @@ async def _publish(ask: Ask, rows: Rows, told: PublishAsk | PublishQuery, wait: 
 
 
 async def _arrived(
-    ask: Ask, topic: Topic, seqs: Sequence[int], wait: float
+    ask: RequestContext, topic: Topic, seqs: Sequence[int], wait: float
 ) -> dict[str, list[Seq]] | None:
-    """What became of the messages in each queue, if that is known in time."""
+    """Return the fate of the messages in each queue, or None if it is not known in time."""
     engine, shard = engine_and_topic(topic)
     runs = [(seqs[0], len(seqs))] if isinstance(seqs, range) else [(seq, 1) for seq in seqs]
 
@@ -281,26 +298,26 @@ async def _arrived(
 
 
 class SubscribeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is forwarded where."""
+    """The queue and filter of a subscription."""
 
     queue: str
-    """As name or space/name. The subscription ends with it."""
+    """The queue, as name or space/name. The subscription ends with it."""
     filter: dict[str, msgspec.Raw] = {}
-    """Headers, and what their values may be: a text, a number, true, false or null,
-    {"prefix": …}, {"suffix": …}, {"equals-ignore-case": …}, {"wildcard": "a*b"},
-    {"numeric": [">=", 5, "<", 10]}, {"cidr": "10.0.0.0/8"}, {"exists": true},
-    {"anything-but": […]}, or a list of these, of which one must hold. "$body" has fields of a body
-    of JSON with lists of such tests, or with the fields within; of the objects in a list under
-    "$or" one must pass."""
+    """Conditions on headers by name: a text, a number, true, false or null, {"prefix": …},
+    {"suffix": …}, {"equals-ignore-case": …}, {"wildcard": "a*b"}, {"numeric": [">=", 5, "<", 10]},
+    {"cidr": "10.0.0.0/8"}, {"exists": true}, {"anything-but": […]}, or a list of these, of which
+    one must hold. "$body" has conditions on the fields of a JSON body, as lists of such tests or
+    nested by field; of the objects in a list under "$or" one must match.
+    """
     notes: dict[str, str] | None = None
-    """Small texts by their names, kept with the subscription."""
+    """Short texts by name, stored with the subscription."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
-    """From now on it is so."""
+    """The result of a subscription."""
 
     made: bool
-    """False: it was so already."""
+    """False if the same subscription existed already."""
 
 
 @ROUTES.json(
@@ -311,26 +328,28 @@ class Subscribed(msgspec.Struct, frozen=True):
     Subscribed,
     tag="topics",
 )
-async def subscribe(ask: Ask, told: SubscribeAsk) -> Subscribed:
-    """Have what is published from now on forwarded to a queue, which the caller may publish to."""
-    space, name = target_of(ask.params["space"], told.queue)
+async def subscribe(ask: RequestContext, params: SubscribeAsk) -> Subscribed:
+    """Forward messages published from now on to a queue, on which the caller needs `publish`."""
+    space, name = target_of(ask.params["space"], params.queue)
     ask.check("publish", space, name)
-    filters, called = _filter_in(told.filter), ask.params["subscription"]
+    filters, called = _filter_in(params.filter), ask.params["subscription"]
     queue = await ask.desk.millrace.find(name, space=space)
 
     async def use(topic: Topic) -> bool:
-        return await topic.subscribe(queue, filter=filters, name=called, notes=notes_in(told.notes))
+        return await topic.subscribe(
+            queue, filter=filters, name=called, notes=notes_in(params.notes)
+        )
 
     return Subscribed(await ask.topic(use))
 
 
 class SubscriptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed; null says nothing, nor what is left out."""
+    """The settings to change; omitted and null settings keep their values."""
 
     filter: dict[str, msgspec.Raw] | None = None
-    """What was not forwarded before passes this one, or does not; empty: everything does."""
+    """The new filter, also for messages that are not forwarded yet; empty: everything matches."""
     notes: dict[str, str] | None = None
-    """Those that are named are put, one with an empty text goes, and the others stay."""
+    """Named notes are replaced, those with an empty text are removed, and others stay."""
 
 
 @ROUTES.json(
@@ -341,13 +360,15 @@ class SubscriptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     SubscriptionOut,
     tag="topics",
 )
-async def configure_subscription(ask: Ask, told: SubscriptionChange) -> SubscriptionOut:
+async def configure_subscription(
+    ask: RequestContext, params: SubscriptionChange
+) -> SubscriptionOut:
     """Change the filter or the notes of a subscription; nothing is lost or forwarded twice."""
-    filters = None if told.filter is None else _filter_in(told.filter)
+    filters = None if params.filter is None else _filter_in(params.filter)
     name = ask.params["subscription"]
 
     async def use(topic: Topic) -> SubscriptionOut:
-        await topic.configure_subscription(name, filter=filters, notes=notes_in(told.notes))
+        await topic.configure_subscription(name, filter=filters, notes=notes_in(params.notes))
         for one in await topic.subscriptions():
             if one.name == name:
                 return _subscription_out(one)
@@ -356,15 +377,15 @@ async def configure_subscription(ask: Ask, told: SubscriptionChange) -> Subscrip
     return await ask.topic(use)
 
 
-def _filter_in(told: dict[str, msgspec.Raw]) -> dict[str, object]:
-    return {header: _test_in(test) for header, test in told.items()}
+def _filter_in(params: dict[str, msgspec.Raw]) -> dict[str, object]:
+    return {header: _test_in(test) for header, test in params.items()}
 
 
 def _test_in(test: msgspec.Raw) -> object:
     try:
         return msgspec.json.decode(test)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # What is not looked into yet may be no text.
+        # The tests are raw JSON that is not validated yet, and may not even be UTF-8.
         raise Invalid(f"a test of a filter is no JSON: {error}", field="filter") from error
 
 
@@ -375,8 +396,8 @@ class Subscriptions(msgspec.Struct, frozen=True):
 
 
 @ROUTES.json("GET", f"{TOPIC}/subscriptions", "read", Nothing, Subscriptions, tag="topics")
-async def list_subscriptions(ask: Ask, _: Nothing) -> Subscriptions:
-    """The subscriptions of a topic, and how far each has come."""
+async def list_subscriptions(ask: RequestContext, _: Nothing) -> Subscriptions:
+    """List the subscriptions of a topic with their progress."""
     found = await ask.topic(lambda topic: topic.subscriptions())
     return Subscriptions([_subscription_out(one) for one in found])
 
@@ -384,7 +405,7 @@ async def list_subscriptions(ask: Ask, _: Nothing) -> Subscriptions:
 @ROUTES.json(
     "DELETE", f"{TOPIC}/subscriptions/{{subscription}}", "manage", Nothing, WasThere, tag="topics"
 )
-async def unsubscribe(ask: Ask, _: Nothing) -> WasThere:
-    """End a subscription; what was not forwarded yet is not forwarded any more."""
+async def unsubscribe(ask: RequestContext, _: Nothing) -> WasThere:
+    """Delete a subscription; messages that are not forwarded yet are not forwarded."""
     name = ask.params["subscription"]
     return WasThere(await ask.topic(lambda topic: topic.unsubscribe(name)))

@@ -1,6 +1,6 @@
-"""Transactions: several things at once, all or nothing.
+"""Transactions: several operations with one atomic effect.
 
-Rule: each part is allowed to the caller by itself, and all of them before any is done.
+Rule: each part is authorized by itself, and all of them before any is executed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,27 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
-from millrace.client.calls import calls_of
+from millrace.client.lease_calls import group_by_call
 from millrace.client.message import Rows
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.redrive import target_of
-from millrace.client.ticket import read_ticket
+from millrace.client.snapshot_token import read_snapshot_token
 from millrace.client.topic import Topic
 from millrace.client.transaction import Later, Transaction
 from millrace.core.commands import ProducerMode
 from millrace.errors import Invalid, MillraceError
-from millrace.server.access import Verb
-from millrace.server.rest.message import MessageIn, Seq, message_in, seq_in
+from millrace.server.auth.access import Verb
+from millrace.server.rest.leases import Receipts
 from millrace.server.rest.publish import Number, Published, many_in, published
-from millrace.server.rest.route import Ask
+from millrace.server.rest.route_table import ROUTES, SPACE
 from millrace.server.rest.stages import Spans, spans_in
-from millrace.server.rest.table import ROUTES, SPACE
-from millrace.server.rest.work import Receipts
+from millrace.server.web.message import (
+    MessageIn,
+    Seq,
+    message_in,
+    seq_in,
+)
+from millrace.server.web.route import RequestContext
 
 
 class PublishPart(
@@ -37,9 +42,9 @@ class PublishPart(
     """Publish one message, or several under `messages`."""
 
     queue: str | None = None
-    """As name or space/name; so everywhere."""
+    """The queue, as name or space/name; the same holds for all parts."""
     topic: str | None = None
-    """Instead of a queue."""
+    """The topic to publish to, instead of a queue."""
     messages: list[MessageIn] | UnsetType = UNSET
     producer: str | None = None
     number: Number | None = None
@@ -50,7 +55,7 @@ class PublishPart(
 class _PublishPartRead(
     PublishPart, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="publish"
 ):
-    """The same as it is decoded: several messages one by one, by `messages_in`."""
+    """The part as it is decoded: `messages_in` decodes the messages one by one."""
 
     messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
 
@@ -58,7 +63,7 @@ class _PublishPartRead(
 class StagedPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="publish_staged"
 ):
-    """Make stages visible."""
+    """Publish stages, so that their rows become visible."""
 
     queue: str
     stages: Annotated[list[str], msgspec.Meta(max_length=limits.STAGES_MAX)]
@@ -72,7 +77,7 @@ class StagedPart(
 class SettlePart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="settle"
 ):
-    """The work on these messages is done."""
+    """Settle messages: the work is done."""
 
     queue: str
     receipts: Receipts
@@ -81,7 +86,7 @@ class SettlePart(
 class ReleasePart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="release"
 ):
-    """Give messages back."""
+    """Release messages, so that they can be delivered again."""
 
     queue: str
     receipts: Receipts
@@ -92,7 +97,7 @@ class ReleasePart(
 class DiscardPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="discard"
 ):
-    """Make dead letters of messages."""
+    """Discard messages: they become dead letters."""
 
     queue: str
     receipts: Receipts
@@ -101,7 +106,7 @@ class DiscardPart(
 class ExtendPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="extend"
 ):
-    """Hold messages for longer."""
+    """Extend the leases of messages."""
 
     queue: str
     receipts: Receipts
@@ -111,18 +116,18 @@ class ExtendPart(
 class CommitPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="commit"
 ):
-    """Move the cursor that a snapshot is of."""
+    """Move the cursor of a snapshot to its end."""
 
     queue: str
     snapshot: str
     seq: Seq | None = None
-    """Everything up to here; null: all of it."""
+    """Commit up to this seq; null commits the whole snapshot."""
 
 
 class UnpinPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="unpin"
 ):
-    """Let a snapshot go."""
+    """Release a snapshot."""
 
     queue: str
     snapshot: str
@@ -141,7 +146,7 @@ TransactionPart = (
 
 
 class TransactionAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done at once; all of it must be in one commit group."""
+    """The operations of a transaction; all of them must concern one commit group."""
 
     parts: Annotated[
         list[TransactionPart], msgspec.Meta(min_length=1, max_length=limits.TRANSACTION_PARTS_MAX)
@@ -161,7 +166,7 @@ _PartRead = (
 
 
 class _TransactionRead(TransactionAsk, frozen=True, forbid_unknown_fields=True):
-    """The same as it is decoded."""
+    """The transaction as it is decoded."""
 
     parts: Annotated[  # type: ignore[assignment]
         list[_PartRead], msgspec.Meta(min_length=1, max_length=limits.TRANSACTION_PARTS_MAX)
@@ -169,10 +174,10 @@ class _TransactionRead(TransactionAsk, frozen=True, forbid_unknown_fields=True):
 
 
 class Transacted(msgspec.Struct, frozen=True):
-    """All of it was done."""
+    """The result of a committed transaction."""
 
     results: list[Published | None]
-    """For each part: of what was published, where it is; of anything else, null."""
+    """The result of each part: the seqs of published messages; null for other operations."""
 
 
 Answer = Callable[[], Published | None]
@@ -187,14 +192,14 @@ Answer = Callable[[], Published | None]
     tag="transactions",
     reads=_TransactionRead,
 )
-async def transact(ask: Ask, told: TransactionAsk) -> Transacted:
-    """Do several things at once, all or nothing."""
-    for part in told.parts:
+async def transact(ask: RequestContext, params: TransactionAsk) -> Transacted:
+    """Execute several operations atomically."""
+    for part in params.parts:
         for verb, space, name in _needed(ask, part):
             ask.check(verb, space, name)
     answers: list[Answer] = []
     async with ask.desk.millrace.transaction(space=ask.params["space"]) as transaction:
-        for at, part in enumerate(told.parts):
+        for at, part in enumerate(params.parts):
             try:
                 answers.append(await _add(ask, transaction, part))
             except MillraceError as error:
@@ -203,8 +208,8 @@ async def transact(ask: Ask, told: TransactionAsk) -> Transacted:
     return Transacted([answer() for answer in answers])
 
 
-def _needed(ask: Ask, part: TransactionPart) -> list[tuple[Verb, str, str]]:
-    """What the caller must be allowed to do."""
+def _needed(ask: RequestContext, part: TransactionPart) -> list[tuple[Verb, str, str]]:
+    """Return the rights that a part requires, as verb, space and name."""
     space = ask.params["space"]
     if isinstance(part, PublishPart):
         if (part.queue is None) == (part.topic is None):
@@ -217,7 +222,7 @@ def _needed(ask: Ask, part: TransactionPart) -> list[tuple[Verb, str, str]]:
     return [("work", *target_of(space, part.queue))]
 
 
-async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Answer:
+async def _add(ask: RequestContext, transaction: Transaction, part: TransactionPart) -> Answer:
     if isinstance(part, PublishPart):
         return await _publish(transaction, await _publish_target(ask, part), part)
     queue = await _queue(ask, part.queue)
@@ -233,14 +238,14 @@ async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Ans
         )
         return lambda: published(later.value, len(later.value))
     if isinstance(part, CommitPart | UnpinPart):
-        snapshot = read_ticket(queue, part.snapshot)
+        snapshot = read_snapshot_token(queue, part.snapshot)
         if isinstance(part, UnpinPart):
             transaction.unpin(snapshot)
         else:
             transaction.commit(snapshot, None if part.seq is None else seq_in(part.seq, "seq"))
         return _nothing
-    # A receipt names its shard by itself: it must be one of the queue that was named.
-    calls_of(*engine_and_shards(queue), queue.name, part.receipts)
+    # A receipt contains its shard, which must belong to the queue that the part names.
+    group_by_call(*engine_and_shards(queue), queue.name, part.receipts)
     if isinstance(part, SettlePart):
         transaction.settle(part.receipts)
     elif isinstance(part, ReleasePart):
@@ -253,28 +258,28 @@ async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Ans
     return partial(_let_go, ask, part.receipts)
 
 
-def _let_go(ask: Ask, receipts: list[str]) -> None:
-    """They are no longer the caller's, now that the transaction is done."""
+def _let_go(ask: RequestContext, receipts: list[str]) -> None:
+    """Stop counting the messages as in flight, now that the transaction is committed."""
     ask.server.holding.let_go(receipts)
 
 
 def _nothing() -> None:
-    """What is told of a part that publishes nothing."""
+    """Return the result of a part that publishes nothing."""
 
 
-async def _queue(ask: Ask, named: str) -> Queue:
+async def _queue(ask: RequestContext, named: str) -> Queue:
     space, name = target_of(ask.params["space"], named)
     return await ask.desk.millrace.find(name, space=space)
 
 
 def _target(space: str, part: PublishPart) -> tuple[str, str]:
-    """Space and name of the queue or topic that is published to."""
+    """Return space and name of the queue or topic to publish to."""
     if part.queue is not None:
         return target_of(space, part.queue)
     return target_of(space, part.topic, limits.TOPIC_NAME_CHARS_MAX)
 
 
-async def _publish_target(ask: Ask, part: PublishPart) -> Queue | Topic:
+async def _publish_target(ask: RequestContext, part: PublishPart) -> Queue | Topic:
     if part.queue is not None:
         return await _queue(ask, part.queue)
     space, name = _target(ask.params["space"], part)

@@ -1,1 +1,1 @@
-"""SNS, spoken as its clients expect it."""
+"""The SNS front end: requests and responses as AWS clients expect them."""

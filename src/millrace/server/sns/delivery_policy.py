@@ -1,7 +1,7 @@
-"""Policies of delivery: how often an endpoint is sent a message again, how fast, and as what.
+"""Delivery policies: retries, rate limit and content type of deliveries to endpoints.
 
-A topic may have a policy for all of its endpoints, a subscription one of its own, which comes
-first unless the topic's says otherwise.
+A topic may have a policy for all its endpoints, and a subscription one of its own, which takes
+precedence unless the topic's policy disables overrides.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _BOUNDS = {
 _KNOWN = (*_BOUNDS, "backoffFunction")
 
 
-class Retries(msgspec.Struct, frozen=True, rename="camel"):
-    """How often a message is sent again, and after how long; as SNS says it."""
+class RetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """A retry policy with the field names and defaults of SNS."""
 
     min_delay_target: int = limits.SNS_RETRY_SECONDS
     max_delay_target: int = limits.SNS_RETRY_SECONDS
@@ -53,7 +53,7 @@ class Retries(msgspec.Struct, frozen=True, rename="camel"):
     backoff_function: str = "linear"
 
     def seconds(self, failures: int) -> float:
-        """How long to wait after so many failures."""
+        """Return the backoff in seconds after this number of failures."""
         low, high = self.min_delay_target, self.max_delay_target
         at = failures - 1 - self.num_no_delay_retries
         if at < 0:
@@ -77,17 +77,17 @@ class Retries(msgspec.Struct, frozen=True, rename="camel"):
         return low + (high - low) * part
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """How an endpoint is sent messages."""
+class DeliveryPolicy(msgspec.Struct, frozen=True):
+    """The effective delivery policy of an endpoint."""
 
-    retries: Retries = Retries()
+    retries: RetryPolicy = RetryPolicy()
     per_second: int = 0
-    """So many at most; 0: any number."""
+    """Maximum rate of messages per second; 0 means unlimited."""
     content_type: str = CONTENT_TYPE
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """The names of the parts of a policy: a topic's are others."""
+    """The names of a policy's parts, which differ between topics and subscriptions."""
 
     retries: str
     throttle: str
@@ -102,10 +102,10 @@ _OF_SUBSCRIPTION = _Part("healthyRetryPolicy", "throttlePolicy", "requestPolicy"
 
 
 def see_topic_policy(policy: Mapping[str, object]) -> None:
-    """See that the policy of a topic can be followed.
+    """Validate the delivery policy of a topic.
 
     Raises:
-        Fault: it cannot.
+        Fault: the policy is invalid.
     """
     http = policy.get("http", {})
     if not isinstance(http, dict):
@@ -114,10 +114,10 @@ def see_topic_policy(policy: Mapping[str, object]) -> None:
 
 
 def see_policy(policy: Mapping[str, object], before: str) -> None:
-    """See that the policy of a subscription can be followed.
+    """Validate the delivery policy of a subscription.
 
     Raises:
-        Fault: it cannot.
+        Fault: the policy is invalid.
     """
     _see(policy, _OF_SUBSCRIPTION, before)
 
@@ -128,7 +128,7 @@ def _see(policy: Mapping[str, object], part: _Part, before: str) -> None:
         _see_number(retries, name, low, high, f"{before}DeliveryPolicy: {part.retries}")
     if retries.get("backoffFunction", "linear") not in _BACKOFFS:
         raise invalid(f"{before}DeliveryPolicy: {part.retries}.backoffFunction")
-    made = _retries(Retries(), retries)
+    made = _retries(RetryPolicy(), retries)
     if made.min_delay_target > int(str(retries.get("maxDelayTarget", made.min_delay_target))):
         raise invalid(
             f"{before}DeliveryPolicy: {part.retries}.minDelayTarget must be less than or equal to "
@@ -164,11 +164,11 @@ def _see_number(policy: Mapping[str, object], name: str, low: int, high: int, pl
 # --- Read ----------------------------------------------------------------------------------------
 
 
-def delivery_of(topic: str, subscription: str) -> Delivery:
-    """How an endpoint is sent messages, by the policies that its topic and itself were given."""
+def delivery_of(topic: str, subscription: str) -> DeliveryPolicy:
+    """Return the effective policy of an endpoint from the policies of topic and subscription."""
     http = _decoded(topic).get("http")
     general = http if isinstance(http, dict) else {}
-    found = _with(Delivery(), general, _OF_TOPIC)
+    found = _with(DeliveryPolicy(), general, _OF_TOPIC)
     if general.get("disableSubscriptionOverrides") is True:
         return found
     return _with(found, _decoded(subscription), _OF_SUBSCRIPTION)
@@ -179,35 +179,35 @@ def _decoded(text: str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _with(base: Delivery, policy: Mapping[str, object], part: _Part) -> Delivery:
+def _with(base: DeliveryPolicy, policy: Mapping[str, object], part: _Part) -> DeliveryPolicy:
     throttle = _object(policy, part.throttle, "").get("maxReceivesPerSecond")
     request = _object(policy, part.request, "").get("headerContentType")
-    return Delivery(
+    return DeliveryPolicy(
         _retries(base.retries, _object(policy, part.retries, "")),
         throttle if isinstance(throttle, int) else base.per_second,
         request if isinstance(request, str) else base.content_type,
     )
 
 
-def _retries(base: Retries, given: Mapping[str, object]) -> Retries:
+def _retries(base: RetryPolicy, given: Mapping[str, object]) -> RetryPolicy:
     named = {**msgspec.to_builtins(base), **{k: v for k, v in given.items() if k in _KNOWN}}
-    found = convert(named, Retries)
+    found = convert(named, RetryPolicy)
     if found.max_delay_target < found.min_delay_target:
         return msgspec.structs.replace(found, max_delay_target=found.min_delay_target)
     return found
 
 
-def plain(retries: Retries) -> dict[str, object]:
-    """As SNS tells it."""
+def plain(retries: RetryPolicy) -> dict[str, object]:
+    """Return a retry policy with the field names of SNS."""
     found = msgspec.to_builtins(retries)
     assert isinstance(found, dict)
     return found
 
 
 def told_of_topic(text: str) -> str:
-    """The policy that a topic's endpoints are sent by, where this one was given."""
+    """Return the effective delivery policy of a topic as JSON."""
     http: dict[str, object] = {
-        "defaultHealthyRetryPolicy": plain(Retries()),
+        "defaultHealthyRetryPolicy": plain(RetryPolicy()),
         "disableSubscriptionOverrides": False,
         "defaultRequestPolicy": {"headerContentType": CONTENT_TYPE},
     }
@@ -216,12 +216,12 @@ def told_of_topic(text: str) -> str:
         http |= given
         retries = given.get("defaultHealthyRetryPolicy")
         if isinstance(retries, dict):
-            http["defaultHealthyRetryPolicy"] = plain(_retries(Retries(), retries))
+            http["defaultHealthyRetryPolicy"] = plain(_retries(RetryPolicy(), retries))
     return msgspec.json.encode({"http": http}).decode()
 
 
-def told_of_subscription(delivery: Delivery) -> str:
-    """The policy that an endpoint is sent by."""
+def told_of_subscription(delivery: DeliveryPolicy) -> str:
+    """Return the effective delivery policy of a subscription as JSON."""
     found: dict[str, object] = {"healthyRetryPolicy": plain(delivery.retries)}
     if delivery.per_second:
         found["throttlePolicy"] = {"maxReceivesPerSecond": delivery.per_second}

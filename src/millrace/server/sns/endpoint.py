@@ -1,4 +1,6 @@
-"""What may be subscribed: queues of this server, and places that it may send to by HTTP."""
+"""Validation of endpoints to subscribe: queues of this server, and HTTP addresses that it may send
+to.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +8,24 @@ import asyncio
 from urllib.parse import urlsplit
 
 from millrace import limits
-from millrace.server.aws.calls import Call
+from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.names import read_arn
+from millrace.server.sns.endpoint_policy import Unreachable
 from millrace.server.sns.faults import invalid, unsupported
-from millrace.server.sns.place import Place
-from millrace.server.sns.reach import Unreachable
-from millrace.server.sns.shapes import SubscribeIn
+from millrace.server.sns.resource_lookup import TopicLocation
+from millrace.server.sns.schemas import SubscribeIn
+from millrace.server.sns.state import state_of
 
 PROTOCOLS = ("sqs", "http", "https")
 _OTHERS = ("email", "email-json", "sms", "application", "lambda", "firehose")
 _ENDPOINT_CHARS_MAX = 2048
 
 
-def see_endpoint(asked: SubscribeIn, place: Place) -> None:
-    """See that a topic can have such an endpoint.
+def see_endpoint(asked: SubscribeIn, place: TopicLocation) -> None:
+    """Validate protocol and endpoint of a Subscribe request.
 
     Raises:
-        Fault: it cannot.
+        Fault: the topic cannot have such an endpoint.
     """
     protocol, endpoint = asked.protocol, asked.endpoint
     if protocol in _OTHERS:
@@ -57,12 +60,13 @@ def see_endpoint(asked: SubscribeIn, place: Place) -> None:
         raise invalid("Endpoint Reason: it is no address")
 
 
-async def see_reach(call: Call[SubscribeIn]) -> None:
-    """See that messages may be sent to an endpoint. Where nobody knows it now, it may be there
-    when it is asked.
+async def see_reach(call: AwsCall[SubscribeIn]) -> None:
+    """Verify that messages may be sent to an HTTP endpoint.
+
+    A host that cannot be resolved now is accepted: it may be available when the endpoint is asked.
 
     Raises:
-        Fault: they may not.
+        Fault: the address is not allowed.
     """
     if call.told.protocol == "sqs":
         return
@@ -70,7 +74,7 @@ async def see_reach(call: Call[SubscribeIn]) -> None:
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         async with asyncio.timeout(limits.SNS_LOOK_UP_SECONDS_MAX):
-            await call.aws.deliverer.reach.address(url.hostname or "", port)
+            await state_of(call.aws).delivery.reach.address(url.hostname or "", port)
     except Unreachable as error:
         raise invalid(f"Endpoint Reason: {error}") from error
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Errors of SNS, in its words."""
+"""Errors of SNS with the codes and messages of AWS."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millrace.errors import (
     Refused,
     Unauthenticated,
 )
-from millrace.server.access import Verb
+from millrace.server.auth.access import Verb
 from millrace.server.aws.fault import Fault, fault_of
 
 
 def invalid(what: str) -> Fault:
-    """A parameter that cannot be so."""
+    """The value of a parameter is invalid."""
     return Fault(
         "InvalidParameterException", f"Invalid parameter: {what}", query="InvalidParameter"
     )
@@ -30,34 +30,34 @@ def no_value(parameter: str) -> Fault:
 
 
 def failed_validation(message: str) -> Fault:
-    """A request without something that the service's model requires."""
+    """The request violates the service model."""
     return Fault("ValidationException", message, query="ValidationError")
 
 
 def invalid_value(message: str) -> Fault:
-    """An attribute of a message that cannot be so."""
+    """The value of a message attribute is invalid."""
     return Fault("InvalidParameterValueException", message, query="ParameterValueInvalid")
 
 
 def no_topic() -> Fault:
-    """The topic is not there."""
+    """The topic does not exist."""
     return Fault("NotFoundException", "Topic does not exist", status=404, query="NotFound")
 
 
 def no_subscription() -> Fault:
-    """The subscription is not there."""
+    """The subscription does not exist."""
     return Fault("NotFoundException", "Subscription does not exist", status=404, query="NotFound")
 
 
 def no_resource() -> Fault:
-    """What is to be tagged is not there."""
+    """The resource to tag does not exist."""
     return Fault(
         "ResourceNotFoundException", "Resource does not exist", status=404, query="ResourceNotFound"
     )
 
 
 def not_authorized(who: str, action: str, verb: Verb, arn: str) -> Fault:
-    """Who asks may not do this, since no rule allows the verb."""
+    """The caller is not authorized: no access rule allows the verb."""
     return Fault(
         "AuthorizationErrorException",
         f"User: {who or 'anonymous'} is not authorized to perform: SNS:{action} "
@@ -68,12 +68,12 @@ def not_authorized(who: str, action: str, verb: Verb, arn: str) -> Fault:
 
 
 def unsupported(what: str) -> Fault:
-    """Something that this server does not do."""
+    """The server does not support a feature of SNS."""
     return Fault("UnsupportedOperation", f"{what} is not supported by this server.")
 
 
 def too_many_tags() -> Fault:
-    """A topic has no room for more tags."""
+    """The topic has reached its limit of tags."""
     return Fault(
         "TagLimitExceededException",
         "Could not complete request: tag quota of per resource exceeded",
@@ -82,7 +82,7 @@ def too_many_tags() -> Fault:
 
 
 def too_many_subscriptions(message: str) -> Fault:
-    """A topic has no room for more subscriptions."""
+    """The topic or queue has reached its limit of subscriptions."""
     return Fault(
         "SubscriptionLimitExceededException",
         message,
@@ -92,12 +92,12 @@ def too_many_subscriptions(message: str) -> Fault:
 
 
 def too_many_topics(message: str) -> Fault:
-    """There is no room for more topics."""
+    """The limit of topics is reached."""
     return Fault("TopicLimitExceededException", message, status=403, query="TopicLimitExceeded")
 
 
 def no_entries() -> Fault:
-    """A batch of nothing."""
+    """The batch has no entries."""
     return Fault(
         "EmptyBatchRequestException",
         "The batch request doesn't contain any entries.",
@@ -106,7 +106,7 @@ def no_entries() -> Fault:
 
 
 def too_many_entries() -> Fault:
-    """A batch of too many."""
+    """The batch has too many entries."""
     return Fault(
         "TooManyEntriesInBatchRequestException",
         "The batch request contains more entries than permissible.",
@@ -115,7 +115,7 @@ def too_many_entries() -> Fault:
 
 
 def same_ids() -> Fault:
-    """Two entries of a batch have one id."""
+    """Two entries of a batch have the same id."""
     return Fault(
         "BatchEntryIdsNotDistinctException",
         "Two or more batch entries in the request have the same Id.",
@@ -124,7 +124,7 @@ def same_ids() -> Fault:
 
 
 def bad_entry_id(id: str) -> Fault:
-    """An entry of a batch has an id that is too long, or has a character that none may have."""
+    """The id of a batch entry is too long or has an invalid character."""
     is_long = len(id) > limits.SNS_ENTRY_ID_CHARS_MAX
     what = "is too long" if is_long else "contains an impermissible character"
     return Fault(
@@ -135,7 +135,7 @@ def bad_entry_id(id: str) -> Fault:
 
 
 def batch_too_long() -> Fault:
-    """All messages of a batch together are too large."""
+    """The messages of a batch are too large together."""
     return Fault(
         "BatchRequestTooLongException",
         "The length of all the messages put together is more than the limit.",
@@ -143,8 +143,8 @@ def batch_too_long() -> Fault:
     )
 
 
-def told(error: MillraceError) -> Fault:
-    """Any error, as SNS would tell it."""
+def sns_fault_of(error: MillraceError) -> Fault:
+    """Translate any error of Millrace to that of SNS."""
     if isinstance(error, Fault | Unauthenticated):
         return fault_of(error)
     if isinstance(error, NotFound):

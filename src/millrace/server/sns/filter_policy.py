@@ -1,8 +1,8 @@
-"""Filter policies of subscriptions, and the filters that they are in the core.
+"""Filter policies of subscriptions, and their translation to filters of the core.
 
-A policy on the attributes of messages is a filter on their headers, with the types that they were
-published with; one on their bodies is a filter under `$body`. What SNS refuses is refused here, in
-its words; what is left the core checks.
+A policy with the scope MessageAttributes becomes a filter on headers that takes attribute types
+into account; one with the scope MessageBody becomes a filter under `$body`. Errors that SNS reports
+are raised here with its messages; the core validates the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import msgspec
 
 from millrace import limits
-from millrace.core import filters
-from millrace.core.filter_tests import WORDS
+from millrace.core.topics import filters
+from millrace.core.topics.filter_operators import WORDS
 from millrace.errors import Invalid, TooLarge
 from millrace.server.aws.fault import Fault
+from millrace.server.aws.message_attributes import TYPES
+from millrace.server.aws.topic_headers import ARRAYS
 from millrace.server.sns.faults import invalid
-from millrace.server.sns.headers import ARRAYS
-from millrace.server.sqs.values import TYPES
 
 ATTRIBUTES = "MessageAttributes"
 BODY = "MessageBody"
@@ -27,16 +27,16 @@ SCOPES = (ATTRIBUTES, BODY)
 Filter = dict[str, object]
 
 NOTHING: Filter = {"aws.confirmed": [{"exists": True}]}
-"""A filter that lets nothing pass: no message has this header."""
+"""A filter that matches nothing: no message has this header."""
 
 
 def read_policy(text: str, scope: str, before: str = "") -> Filter:
-    """The filter of a policy; an empty one lets everything pass.
+    """Parse a filter policy; an empty one matches everything.
 
-    `before` stands in front of what is wrong with it.
+    `before` is the prefix of error messages.
 
     Raises:
-        Fault: it is none, or too complex.
+        Fault: the policy is invalid or too complex.
     """
     try:
         return _Policy(scope, before).read(text)
@@ -49,7 +49,7 @@ def _bad(before: str, what: str) -> Fault:
 
 
 class _Policy:
-    """A policy that is being read."""
+    """Parser and validator of one filter policy."""
 
     def __init__(self, scope: str, before: str) -> None:
         self._scope = scope
@@ -81,12 +81,12 @@ class _Policy:
         return _bad(self._before, what)
 
     def _combinations(self, policy: Mapping[str, object], depth: int, so_far: int) -> int:
-        """How many combinations of values there are; each level of a body counts."""
+        """Return the number of combinations of values, each weighted with its depth in a body."""
         if depth > limits.FILTER_DEPTH_MAX:
             raise self._bad("Filter policy is too complex")
         for key, value in policy.items():
             if isinstance(value, dict):
-                # What is wrong within comes first, as with SNS.
+                # Errors of inner levels are reported first, as by SNS.
                 so_far = self._combinations(value, depth + 1, so_far)
                 if self._scope == ATTRIBUTES:
                     raise invalid(
@@ -106,7 +106,7 @@ class _Policy:
         return so_far
 
     def _see(self, test: object) -> None:
-        """See that a test is one that SNS knows."""
+        """Validate one match expression."""
         if isinstance(test, list):
             raise self._bad("Match value must be String, number, true, false, or null")
         if not isinstance(test, dict):

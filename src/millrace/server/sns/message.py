@@ -1,9 +1,9 @@
-"""Messages that are published: what SNS refuses of them, and how they are stored.
+"""Validation of messages to publish, and their conversion to stored messages.
 
-A message is stored as it is: its text is the body, its attributes are headers, as those of SQS are.
-An attribute that is an array has a header for each element, so that a filter sees them one by one.
+The text becomes the body; attributes become headers, in the same form as those of SQS. An array
+attribute becomes one header for each element, so that filters match elements one by one.
 
-Rule: everything is seen before anything is published.
+Rule: everything is validated before anything is published.
 """
 
 from __future__ import annotations
@@ -18,13 +18,26 @@ import msgspec
 
 from millrace import limits
 from millrace.client.message import Message
-from millrace.core.carry import SEQ_ROOM, TOPIC_SEQ
-from millrace.core.group_cells import GROUP_HEADER
+from millrace.core.model import GROUP_HEADER
+from millrace.core.publishing.life_headers import SEQ_ROOM, TOPIC_SEQ
+from millrace.server.aws.message_attributes import (
+    DEDUP,
+    OWN_PREFIXES,
+    TRACE,
+    TYPES,
+)
+from millrace.server.aws.topic_headers import (
+    ARRAYS,
+    BODY_FOR,
+    ID,
+    SUBJECT,
+    TIME,
+    TOPIC,
+    VERSION,
+)
 from millrace.server.clock import now_ms
 from millrace.server.sns.faults import failed_validation, invalid, invalid_value
-from millrace.server.sns.headers import ARRAYS, BODY_FOR, ID, SUBJECT, TIME, TOPIC, VERSION
-from millrace.server.sns.shapes import AttributeValue, MessageIn
-from millrace.server.sqs.values import DEDUP, OWN_PREFIXES, TRACE, TYPES
+from millrace.server.sns.schemas import SnsAttributeValue, SnsMessageIn
 
 Pairs = list[tuple[str, bytes]]
 
@@ -32,40 +45,46 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _SUBJECT = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{limits.SNS_SUBJECT_CHARS_MAX}}}")
-"""Neither control characters nor line breaks, of which Unicode has some of its own."""
+"""Matches neither control characters nor line breaks, including those of Unicode."""
 
 _ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SNS_ID_CHARS_MAX}}}")
 _ARRAY = "String.Array"
 
 
-class Told(NamedTuple):
-    """What the topic of a message says about it."""
+class TopicPublishSettings(NamedTuple):
+    """The settings of a topic that publishing needs."""
 
     arn: str
     is_fifo: bool
     dedup_by_content: bool
     dedup_by_group: bool
     version: str
-    """Of signatures."""
+    """The signature version."""
     bytes_max: int = limits.SNS_MESSAGE_BYTES
-    """Of a message, and of all messages of a batch."""
+    """Limit of a message, and of all messages of a batch together."""
 
 
-class Ready(NamedTuple):
-    """A message that may be published."""
+class PublishableMessage(NamedTuple):
+    """A validated message, ready to be published."""
 
     id: str
     message: Message
 
 
-def ready(
-    told: MessageIn, topic: Told, position: int | None = None, *, trace: bytes | None = None
-) -> Ready:
-    """The message that a call publishes; `position`: of which entry of a batch, from 1 on; `trace`:
-    the trace header of the request.
+def publishable(
+    told: SnsMessageIn,
+    topic: TopicPublishSettings,
+    position: int | None = None,
+    *,
+    trace: bytes | None = None,
+) -> PublishableMessage:
+    """Validate a message of a request and convert it for publishing.
+
+    `position` is that of the entry in its batch, from 1; `trace` is the trace header of the
+    request.
 
     Raises:
-        Fault: something of it cannot be so.
+        Fault: a field is missing or has an invalid value.
     """
     if told.subject is not None and _SUBJECT.fullmatch(told.subject) is None:
         raise invalid("Subject")
@@ -85,11 +104,11 @@ def ready(
     if topic.version != "1":
         pairs.append((VERSION, topic.version.encode()))
     dedup = _turns(told, topic, pairs)
-    return Ready(id, Message(body, headers=tuple(pairs), dedup=dedup))
+    return PublishableMessage(id, Message(body, headers=tuple(pairs), dedup=dedup))
 
 
-def size_of(told: MessageIn) -> int:
-    """Bytes of a message with its attributes, as SNS counts them."""
+def size_of(told: SnsMessageIn) -> int:
+    """Return the size of a message with its attributes in bytes, as SNS counts it."""
     return len(told.message.encode()) + sum(
         len(name.encode())
         + len(value.data_type.encode())
@@ -99,8 +118,8 @@ def size_of(told: MessageIn) -> int:
     )
 
 
-def _bodies(told: MessageIn) -> tuple[bytes, Pairs]:
-    """The text for queues, and those for others that are not the same."""
+def _bodies(told: SnsMessageIn) -> tuple[bytes, Pairs]:
+    """Return the text for queues, and headers with the differing texts of other protocols."""
     if told.message_structure not in ("", "json"):
         raise invalid("MessageStructure")
     if not told.message_structure:
@@ -124,8 +143,10 @@ def _bodies(told: MessageIn) -> tuple[bytes, Pairs]:
     return body.encode(), others
 
 
-def _turns(told: MessageIn, topic: Told, pairs: Pairs) -> str | None:
-    """Adds the headers of the message's group and id; returns what it is de-duplicated by."""
+def _turns(told: SnsMessageIn, topic: TopicPublishSettings, pairs: Pairs) -> str | None:
+    """Append the headers of group and deduplication id; return the deduplication key of the
+    message.
+    """
     group, dedup = told.message_group_id, told.message_deduplication_id
     if not topic.is_fifo and dedup:
         raise invalid(
@@ -158,7 +179,7 @@ def _turns(told: MessageIn, topic: Told, pairs: Pairs) -> str | None:
 # --- Attributes ----------------------------------------------------------------------------------
 
 
-def _attributes(given: Mapping[str, AttributeValue], position: int | None) -> Pairs:
+def _attributes(given: Mapping[str, SnsAttributeValue], position: int | None) -> Pairs:
     pairs: Pairs = []
     types: dict[str, str] = {}
     arrays: dict[str, str] = {}
@@ -192,8 +213,11 @@ def _attributes(given: Mapping[str, AttributeValue], position: int | None) -> Pa
 
 
 def _elements(data: bytes) -> list[bytes] | None:
-    """The elements of an array that are no arrays or objects; a number, true, false, null or text
-    of JSON counts as an array of one. None: it is neither."""
+    """Return the elements of an array attribute as texts, without nested arrays and objects.
+
+    A JSON string, number, boolean or null counts as an array of one element. Return None if the
+    text is not JSON or is an object.
+    """
     try:
         found = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -234,7 +258,7 @@ def _see_name(name: str) -> None:
         )
 
 
-def _value(name: str, value: AttributeValue) -> bytes:
+def _value(name: str, value: SnsAttributeValue) -> bytes:
     kind = value.data_type
     found = _TYPE.fullmatch(kind)
     if found is None or len(kind) > limits.SNS_ATTRIBUTE_NAME_CHARS_MAX:

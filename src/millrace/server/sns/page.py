@@ -1,4 +1,4 @@
-"""Lists, a page at a time."""
+"""Pagination of SNS lists."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from millrace.server.sns.faults import invalid
 
 
 def page_of(names: Sequence[str], token: str) -> tuple[list[str], str | None]:
-    """The names after the one that a token stands for, in order, and the token of what comes then.
+    """Return a page of sorted names after the token's, and the token of the next page if there is
+    one.
 
     Raises:
-        Fault: it is no token.
+        Fault: the token is invalid.
     """
     ordered = sorted(names)
     begin = bisect_right(ordered, _last(token)) if token else 0

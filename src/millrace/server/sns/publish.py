@@ -1,6 +1,7 @@
-"""Publishing.
+"""The SNS actions Publish and PublishBatch.
 
-Rule: a batch is published as a whole, or refused as a whole with the error of its first bad entry.
+Rule: a batch is published as a whole, or refused as a whole with the error of its first invalid
+entry.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 from millrace import limits
 from millrace.errors import Invalid, TooLarge
-from millrace.server.aws.calls import Call
-from millrace.server.aws.form import NOT_IN_XML
-from millrace.server.proxy_headers import TRACE_ID
-from millrace.server.sns.exchange import KnownTopic
+from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.envelope_delivery import sequence_of
+from millrace.server.aws.query_protocol import NOT_IN_XML
+from millrace.server.http.proxy_headers import TRACE_ID
 from millrace.server.sns.faults import (
     bad_entry_id,
     batch_too_long,
@@ -25,31 +26,34 @@ from millrace.server.sns.faults import (
     too_many_entries,
     unsupported,
 )
-from millrace.server.sns.handing import sequence_of
-from millrace.server.sns.message import ready, size_of
-from millrace.server.sns.place import place_at, use_topic
-from millrace.server.sns.service import SNS
-from millrace.server.sns.shapes import (
+from millrace.server.sns.message import publishable, size_of
+from millrace.server.sns.resource_lookup import place_at, use_topic
+from millrace.server.sns.schemas import (
     PublishBatchIn,
     PublishBatchOut,
     PublishCall,
     PublishedEntry,
     PublishOut,
 )
+from millrace.server.sns.service import SNS
+from millrace.server.sns.topic_cache import TopicInfo
 
 _ENTRY_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_ENTRY_ID_CHARS_MAX}}}")
 
 
-def _trace(call: Call[Any]) -> bytes | None:
+def _trace(call: AwsCall[Any]) -> bytes | None:
     """Return the request's trace header, which becomes the system attribute AWSTraceHeader of the
-    messages; None if it has none, or one that XML cannot hold."""
+    messages.
+
+    Return None if it is missing, or contains characters that XML cannot represent.
+    """
     text = call.ask.request.headers.get(TRACE_ID, "")
     return text.encode() if text and NOT_IN_XML.search(text) is None else None
 
 
 @SNS.action("Publish", PublishCall, PublishOut)
-async def publish(call: Call[PublishCall]) -> PublishOut:
-    """Publish a message to all who are subscribed."""
+async def publish(call: AwsCall[PublishCall]) -> PublishOut:
+    """Publish a message to all subscribers of a topic."""
     told = call.told
     if told.phone_number:
         raise unsupported("Publish to a phone number")
@@ -62,8 +66,8 @@ async def publish(call: Call[PublishCall]) -> PublishOut:
     place = place_at(call, arn, "publish", parameter)
     trace = _trace(call)
 
-    async def use(known: KnownTopic) -> PublishOut:
-        one = ready(told, known.told(place.arn), trace=trace)
+    async def use(known: TopicInfo) -> PublishOut:
+        one = publishable(told, known.told(place.arn), trace=trace)
         try:
             sent = await known.topic.publish_many([one.message])
         except (Invalid, TooLarge) as error:
@@ -75,8 +79,8 @@ async def publish(call: Call[PublishCall]) -> PublishOut:
 
 
 @SNS.action("PublishBatch", PublishBatchIn, PublishBatchOut)
-async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
-    """Publish up to ten messages to all who are subscribed."""
+async def publish_batch(call: AwsCall[PublishBatchIn]) -> PublishBatchOut:
+    """Publish up to ten messages to all subscribers of a topic."""
     entries = call.told.entries
     if not entries:
         raise no_entries()
@@ -90,13 +94,14 @@ async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
     place = place_at(call, call.told.topic_arn, "publish")
     trace = _trace(call)
 
-    async def use(known: KnownTopic) -> PublishBatchOut:
+    async def use(known: TopicInfo) -> PublishBatchOut:
         topic = known.told(place.arn)
-        # What is wrong with an entry does not make the batch smaller.
+        # Invalid entries count in the size of the batch too.
         if sum(map(size_of, entries)) > topic.bytes_max:
             raise batch_too_long()
         made = [
-            ready(entry, topic, position, trace=trace) for position, entry in enumerate(entries, 1)
+            publishable(entry, topic, position, trace=trace)
+            for position, entry in enumerate(entries, 1)
         ]
         try:
             sent = await known.topic.publish_many([one.message for one in made])

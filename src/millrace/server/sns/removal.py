@@ -1,4 +1,4 @@
-"""What is left of a subscription that has ended, and goes."""
+"""Cleanup after a subscription has ended."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from contextlib import suppress
 from typing import Any
 
 from millrace.client.queue import Queue
-from millrace.core.topic_cells import SubscriptionCell
+from millrace.core.cells import SubscriptionCell
 from millrace.errors import NotFound
-from millrace.server.aws.calls import Call
-from millrace.server.sns.headers import GUEST, RAW, SUBSCRIPTION, is_endpoint
+from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.topic_headers import (
+    GUEST,
+    RAW,
+    SUBSCRIPTION,
+    is_endpoint,
+)
+from millrace.server.sns.state import state_of
 
 
-async def let_go(call: Call[Any], topic: str, cell: SubscriptionCell) -> None:
-    """Take away what a queue knows of the topic, or the queue itself, if it was for an endpoint."""
+async def remove_links(call: AwsCall[Any], topic: str, cell: SubscriptionCell) -> None:
+    """Remove a subscription's notes from its queue, or delete the hidden queue of an endpoint."""
     space, _, name = cell.target.partition("/")
-    desk = call.aws.exchange.desk
+    desk = state_of(call.aws).topics.desk
     if is_endpoint(cell):
         await desk.millrace.delete_queue(name, space=space)
         return

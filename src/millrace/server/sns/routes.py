@@ -1,29 +1,35 @@
-"""What is asked for without a signature: the certificate, and the yes of an endpoint."""
+"""The unsigned HTTP routes of SNS: signing certificate and subscription confirmation."""
 
 from __future__ import annotations
 
 from millrace.errors import NotFound
-from millrace.server.aws.face import NAMESPACES, XML, AwsFace, request_id
-from millrace.server.aws.form import text_of
+from millrace.server.aws.api_protocol import (
+    NAMESPACES,
+    XML,
+    AwsApi,
+    request_id,
+)
 from millrace.server.aws.names import arn_of, home_of
+from millrace.server.aws.query_protocol import text_of
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask, Routes
-from millrace.server.sns.confirm import confirm
-from millrace.server.sns.deliver import CONFIRM_PATH
+from millrace.server.sns.confirmation import confirm
+from millrace.server.sns.endpoint_delivery import CONFIRM_PATH
 from millrace.server.sns.signing import CERTIFICATE_PATH
+from millrace.server.sns.state import state_of
+from millrace.server.web.route import RequestContext, Routes
 
 ROUTES = Routes("aws")
 
 
-def _face(ask: Ask) -> AwsFace:
+def _face(ask: RequestContext) -> AwsApi:
     face = ask.server.face("aws")
-    assert isinstance(face, AwsFace)
+    assert isinstance(face, AwsApi)
     return face
 
 
 @ROUTES.raw("GET", CONFIRM_PATH, "public")
-async def confirm_endpoint(ask: Ask) -> Response:
-    """Have an endpoint get what its topic has: its owner shows what it was told."""
+async def confirm_endpoint(ask: RequestContext) -> Response:
+    """Confirm a subscription with the token in the query."""
     face = _face(ask)
     space, topic, name = await confirm(ask, face, ask.query().get("Token", ""))
     home = home_of(space, face.usual) or face.usual
@@ -37,10 +43,10 @@ async def confirm_endpoint(ask: Ask) -> Response:
 
 
 @ROUTES.raw("GET", f"{CERTIFICATE_PATH}{{file}}", "public")
-async def certificate(ask: Ask) -> Response:
-    """The certificate by which signatures of messages are verified."""
-    exchange = _face(ask).exchange
-    # Nobody need be known to ask: a key is not made for that.
+async def certificate(ask: RequestContext) -> Response:
+    """Return the certificate that verifies the signatures of messages."""
+    exchange = state_of(_face(ask)).topics
+    # Callers are anonymous here: no key is created for them.
     signer = await exchange.prepare() if exchange.has_key else None
     if signer is None or ask.params["file"] != signer.name:
         raise NotFound("there is no such certificate", field="path")

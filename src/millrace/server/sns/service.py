@@ -1,9 +1,9 @@
-"""The service that the modules of this folder write their actions into."""
+"""The SNS service; the modules of this package register their actions with it."""
 
 from __future__ import annotations
 
-from millrace.server.aws.calls import Service
-from millrace.server.sns.faults import told
-from millrace.server.sns.shapes import NAMED
+from millrace.server.aws.actions import AwsService
+from millrace.server.sns.faults import sns_fault_of
+from millrace.server.sns.schemas import NAMED
 
-SNS = Service("sns", named=NAMED, fault=told)
+SNS = AwsService("sns", named=NAMED, fault=sns_fault_of)

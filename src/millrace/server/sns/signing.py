@@ -1,9 +1,9 @@
-"""The key that messages are signed with, and its certificate; and what is sealed with it.
+"""The signing key of messages, its certificate, and the encryption of tokens.
 
-Rule 1: a folder has one key, in a file that nobody but its owner may read. It is made when it is
-first needed; of several processes that do so at once, all use the one that was first.
-Rule 2: the certificate is signed by its own key: whoever verifies a message trusts the server that
-it was fetched from. Its path tells which one it is, so that it may be kept for good.
+Rule 1: a data directory has one key, in a file that only its owner can read. It is created on first
+use; if several processes create one at once, all use the first.
+Rule 2: the certificate is self-signed: receivers that verify a message trust the server that they
+fetched it from. Its path contains its digest, so that it can be cached forever.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from typing import TYPE_CHECKING
 
 from millrace import limits
 from millrace.errors import Invalid
-from millrace.server.secret import read_secret
+from millrace.server.auth.secret_file import read_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 SIGNING_KEY_FILE = "sns.key"
-"""In the folder: the key and its certificate, as PEM."""
+"""File in the data directory with the key and its certificate, as PEM."""
 
 CERTIFICATE_PATH = "/_aws/sns/"
-"""Where certificates are served from."""
+"""Path prefix of the certificate."""
 
 _NONCE_BYTES = 12
-"""As AES in Galois/Counter Mode has it."""
+"""Nonce size of AES-GCM."""
 
 _END = "-----END PRIVATE KEY-----"
 
 
 class Signer:
-    """Signs what subscribers are handed."""
+    """Signs messages, and encrypts tokens, with the key of a data directory."""
 
     def __init__(self, key_pem: str, certificate_pem: str) -> None:
         self.certificate = certificate_pem
         digest = sha256(certificate_pem.encode()).hexdigest()[:32]
         self.name = f"SimpleNotificationService-{digest}.pem"
         self.path = f"{CERTIFICATE_PATH}{self.name}"
-        """The address of the certificate."""
+        """URL path of the certificate."""
         self._key_pem = key_pem
 
     @cached_property
@@ -61,17 +61,19 @@ class Signer:
         assert isinstance(key, RSAPrivateKey)
 
         def sign(data: bytes, version: str) -> bytes:
-            # Version 1 is what SNS signs by unless a topic says otherwise.
+            # SNS uses version 1 unless the topic has another.
             return key.sign(data, PKCS1v15(), SHA256() if version == "2" else SHA1())
 
         return sign
 
     def sign(self, text: str, version: str) -> str:
-        """The signature of a text, in Base64, by this version."""
+        """Return the signature of a text in Base64."""
         return b64encode(self._sign(text.encode(), version)).decode()
 
     def proof(self, text: str) -> str:
-        """What nobody without the key can make of a text: to know it again, nothing is kept."""
+        """Return a keyed MAC of a text: tokens are verified by computing it again, without storing
+        them.
+        """
         key = sha256(f"confirmations\n{self._key_pem}".encode()).digest()
         return hmac.new(key, text.encode(), sha256).hexdigest()
 
@@ -82,12 +84,12 @@ class Signer:
         return AESGCM(sha256(f"tokens\n{self._key_pem}".encode()).digest())
 
     def seal(self, data: bytes) -> bytes:
-        """The data so that nobody without the key can read it, or make it."""
+        """Encrypt and authenticate data with the key."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._seal.encrypt(nonce, data, None)
 
     def unseal(self, sealed: bytes) -> bytes | None:
-        """The data that was sealed with this key; None: it was not."""
+        """Decrypt data that was sealed with this key; return None if it was not."""
         from cryptography.exceptions import InvalidTag
 
         try:
@@ -97,10 +99,10 @@ class Signer:
 
 
 def open_signer(folder: Path) -> Signer:
-    """The signer of a folder; its key is made if there is none.
+    """Return the signer of a data directory; create its key if it has none.
 
     Raises:
-        Invalid: the key cannot be read, or what it is made with is not installed.
+        Invalid: the key cannot be read, or the package that creates it is not installed.
     """
     path = folder / SIGNING_KEY_FILE
     try:
@@ -117,7 +119,7 @@ def open_signer(folder: Path) -> Signer:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write the file, unless another was first."""
+    """Write the key file, unless another process was first."""
     descriptor, beside = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="ascii") as file:
@@ -131,10 +133,10 @@ def _keep(path: Path, text: str) -> None:
 
 
 def make_pair() -> str:
-    """A new key and its certificate, as PEM.
+    """Create a key and its certificate, as PEM.
 
     Raises:
-        Invalid: what they are made with is not installed.
+        Invalid: the package that creates them is not installed.
     """
     try:
         from cryptography import x509
@@ -153,7 +155,7 @@ def make_pair() -> str:
         ) from error
     key = generate_private_key(65537, limits.SNS_KEY_BITS)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sns.millrace")])
-    # The clock of whoever verifies may be behind.
+    # Valid since yesterday: the clock of a verifier may be behind.
     now = datetime.now(UTC) - timedelta(days=1)
     certificate = (
         x509.CertificateBuilder()

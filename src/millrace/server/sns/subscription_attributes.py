@@ -1,19 +1,10 @@
-"""The attributes of a subscription: which may be set, and how they are told."""
+"""Subscription attributes: validation, conversion to settings, and rendering."""
 
 from __future__ import annotations
 
-from millrace.server.aws.known import PREFIX
-from millrace.server.aws.names import Home, read_arn, space_of
-from millrace.server.sns.delivery_policy import (
-    Delivery,
-    delivery_of,
-    see_policy,
-    told_of_subscription,
-)
-from millrace.server.sns.exchange import KnownTopic
-from millrace.server.sns.faults import invalid, unsupported
-from millrace.server.sns.filter_policy import ATTRIBUTES, SCOPES, read_policy
-from millrace.server.sns.headers import (
+from millrace.server.aws.names import AccountRegion, read_arn, space_of
+from millrace.server.aws.queue_info import PREFIX
+from millrace.server.aws.topic_headers import (
     ENDPOINT,
     OWNER,
     PENDING,
@@ -22,8 +13,17 @@ from millrace.server.sns.headers import (
     RAW,
     SUBSCRIPTION,
 )
-from millrace.server.sns.place import Found
+from millrace.server.sns.delivery_policy import (
+    DeliveryPolicy,
+    delivery_of,
+    see_policy,
+    told_of_subscription,
+)
+from millrace.server.sns.faults import invalid, unsupported
+from millrace.server.sns.filter_policy import ATTRIBUTES, SCOPES, read_policy
+from millrace.server.sns.resource_lookup import LocatedSubscription
 from millrace.server.sns.topic_attributes import see_json
+from millrace.server.sns.topic_cache import TopicInfo
 
 POLICY = "FilterPolicy"
 SCOPE = "FilterPolicyScope"
@@ -32,14 +32,14 @@ REDRIVE = "RedrivePolicy"
 DELIVERY = "DeliveryPolicy"
 SETTABLE = (POLICY, SCOPE, RAW_DELIVERY, REDRIVE, DELIVERY, "SubscriptionRoleArn", "ReplayPolicy")
 DEFAULTS = {PREFIX + SCOPE: ATTRIBUTES, PREFIX + RAW_DELIVERY: "false"}
-"""Notes that a subscription without them is treated as having."""
+"""Values of notes that a subscription does not have."""
 
 
 def see_attribute(name: str, value: str, topic: str, endpoint: str, before: str = "") -> None:
-    """See that an attribute of a subscription can be so; one that is empty is taken away.
+    """Validate an attribute of a subscription; an empty value removes it.
 
     Raises:
-        Fault: it cannot, or there is none of this name.
+        Fault: the attribute is unknown, or its value is invalid.
     """
     if name not in SETTABLE:
         raise invalid(f"{before}AttributeName")
@@ -81,23 +81,25 @@ def _see_redrive(value: str, topic: str, endpoint: str, before: str) -> None:
         )
 
 
-def delivery(notes: dict[str, str], topic: KnownTopic) -> Delivery:
-    """How the endpoint of a subscription with these notes is sent messages."""
+def delivery(notes: dict[str, str], topic: TopicInfo) -> DeliveryPolicy:
+    """Return the effective delivery policy of a subscription with these notes."""
     return delivery_of(topic.note(DELIVERY), notes.get(PREFIX + DELIVERY, ""))
 
 
 def filter_of(notes: dict[str, str], before: str = "") -> dict[str, object]:
-    """The filter of a subscription with these notes.
+    """Return the filter of a subscription with these notes.
 
     Raises:
-        Fault: its policy is none.
+        Fault: its filter policy is invalid.
     """
     scope = notes.get(PREFIX + SCOPE, ATTRIBUTES)
     return read_policy(notes.get(PREFIX + POLICY, ""), scope, before)
 
 
-def letters_of(notes: dict[str, str], usual: Home) -> str:
-    """The queue of dead letters of a subscription with these notes, as space/name; empty: none."""
+def letters_of(notes: dict[str, str], usual: AccountRegion) -> str:
+    """Return the dead-letter queue of a subscription with these notes as `space/name`; empty if
+    none.
+    """
     policy = notes.get(PREFIX + REDRIVE, "")
     arn = (
         read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", ""))) if policy else None
@@ -106,15 +108,15 @@ def letters_of(notes: dict[str, str], usual: Home) -> str:
 
 
 def queue_notes_of(topic: str, name: str, notes: dict[str, str], guest: str = "") -> dict[str, str]:
-    """The notes by which a queue knows its subscription of this name to the topic of this ARN."""
+    """Return the notes that link a queue to its subscription, by name and ARN of the topic."""
     links = {f"{guest}{SUBSCRIPTION}{topic}": name}
     if notes.get(PREFIX + RAW_DELIVERY) == "true":
         links[f"{guest}{RAW}{topic}"] = "1"
     return links
 
 
-def told(found: Found) -> dict[str, str]:
-    """All attributes of a subscription."""
+def render_attributes(found: LocatedSubscription) -> dict[str, str]:
+    """Return all attributes of a subscription."""
     notes = found.notes
     is_pending = PENDING in notes
     owner = notes.get(OWNER, found.place.home.account)

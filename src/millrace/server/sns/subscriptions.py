@@ -1,8 +1,9 @@
-"""Subscriptions: made, listed, changed, ended.
+"""The SNS actions that create, list, configure and delete subscriptions.
 
-A subscription of a queue is one of the core, from the topic to the queue. It is durable: it waits
-for a queue that is not there, and outlives one that is deleted. One of an endpoint goes to a queue
-of its own, from which the deliverer sends; until it is confirmed its filter lets nothing pass.
+A subscription of a queue is a subscription of the core, from the topic to the queue. It is durable:
+it may be created before its queue, and outlives a queue that is deleted. A subscription of an HTTP
+endpoint leads to a hidden queue of its own, from which `EndpointDelivery` sends; until the endpoint
+confirms it, its filter matches nothing.
 """
 
 from __future__ import annotations
@@ -16,27 +17,18 @@ from millrace import limits
 from millrace.client.queue import Queue, configure_notes
 from millrace.client.settings import QueueSettings
 from millrace.client.topic import configure_durably, subscribe_durably
-from millrace.core import check, filters
-from millrace.core.notes import Most
-from millrace.core.topic_cells import SubscriptionCell
+from millrace.core import validate
+from millrace.core.cells import SubscriptionCell
+from millrace.core.notes import NotesLimit
 from millrace.core.topic_commands import ConfigureSubscription, Subscribe
+from millrace.core.topics import filters
 from millrace.errors import Exhausted, Invalid, NotFound, TooLarge
-from millrace.server.aws.calls import Call
-from millrace.server.aws.known import PREFIX
+from millrace.server.auth.acts import Act, subscription_made
+from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.names import arn_of, home_of, read_arn
-from millrace.server.clock import now_ms
-from millrace.server.rest.act import Act, subscription_made
-from millrace.server.sns.endpoint import see_endpoint, see_reach
-from millrace.server.sns.exchange import KnownTopic
-from millrace.server.sns.faults import (
-    invalid,
-    no_subscription,
-    no_topic,
-    not_authorized,
-    too_many_subscriptions,
-)
-from millrace.server.sns.filter_policy import NOTHING
-from millrace.server.sns.headers import (
+from millrace.server.aws.queue_info import PREFIX
+from millrace.server.aws.raw_delivery import share_raw
+from millrace.server.aws.topic_headers import (
     BASE,
     ENDPOINT,
     GUEST,
@@ -49,23 +41,40 @@ from millrace.server.sns.headers import (
     is_endpoint,
     protocol_of,
 )
-from millrace.server.sns.hidden import hidden_settings, make_hidden
-from millrace.server.sns.page import page_of
-from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
-from millrace.server.sns.raw import share_raw
-from millrace.server.sns.removal import let_go
-from millrace.server.sns.service import SNS
-from millrace.server.sns.shapes import (
-    AttributesOut,
-    ListByTopicIn,
-    Listed,
-    OfSubscription,
-    Page,
-    SetSubscriptionAttributesIn,
-    SubscribeIn,
-    SubscriptionOut,
-    SubscriptionsOut,
+from millrace.server.clock import now_ms
+from millrace.server.sns.endpoint import see_endpoint, see_reach
+from millrace.server.sns.endpoint_queue import hidden_settings, make_hidden
+from millrace.server.sns.faults import (
+    invalid,
+    no_subscription,
+    no_topic,
+    not_authorized,
+    too_many_subscriptions,
 )
+from millrace.server.sns.filter_policy import NOTHING
+from millrace.server.sns.page import page_of
+from millrace.server.sns.removal import remove_links
+from millrace.server.sns.resource_lookup import (
+    LocatedSubscription,
+    TopicLocation,
+    find,
+    look,
+    place_at,
+    subscription_at,
+)
+from millrace.server.sns.schemas import (
+    ListByTopicIn,
+    OfSubscription,
+    SetSubscriptionAttributesIn,
+    SnsAttributesOut,
+    SnsListIn,
+    SnsSubscriptionOut,
+    SubscribeIn,
+    SubscriptionsOut,
+    SubscriptionSummary,
+)
+from millrace.server.sns.service import SNS
+from millrace.server.sns.state import state_of
 from millrace.server.sns.subscription_attributes import (
     DEFAULTS,
     DELIVERY,
@@ -75,10 +84,11 @@ from millrace.server.sns.subscription_attributes import (
     filter_of,
     letters_of,
     queue_notes_of,
+    render_attributes,
     see_attribute,
-    told,
 )
 from millrace.server.sns.topic_attributes import see_json, see_large
+from millrace.server.sns.topic_cache import TopicInfo
 
 _PENDING = "PendingConfirmation"
 _IN_SUBSCRIBE = "Attributes Reason: "
@@ -87,9 +97,9 @@ _IN_SUBSCRIBE = "Attributes Reason: "
 # --- Subscribe -----------------------------------------------------------------------------------
 
 
-@SNS.action("Subscribe", SubscribeIn, SubscriptionOut)
-async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
-    """Have what is published from now on go to a queue or an endpoint."""
+@SNS.action("Subscribe", SubscribeIn, SnsSubscriptionOut)
+async def subscribe(call: AwsCall[SubscribeIn]) -> SnsSubscriptionOut:
+    """Subscribe a queue or an endpoint to the messages published from now on."""
     asked = call.told
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)
@@ -104,7 +114,7 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
         notes.pop(PREFIX + POLICY, None)
     cells = await known.subscriptions()
     for cell in cells:
-        found = Found(place, known, cell)
+        found = LocatedSubscription(place, known, cell)
         if _endpoint(call, found) == (asked.protocol, asked.endpoint):
             return await _again(call, found, notes)
     see_large(known.bytes_max, [asked.protocol, *map(protocol_of, cells)])
@@ -118,14 +128,19 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     name = str(uuid4())
     if asked.protocol == "sqs":
         await _to_queue(call, known, place, name, filter, notes)
-        return SubscriptionOut(f"{place.arn}:{name}")
+        return SnsSubscriptionOut(f"{place.arn}:{name}")
     await _to_endpoint(call, known, place, name, notes)
     arn = f"{place.arn}:{name}" if asked.return_subscription_arn else "pending confirmation"
-    return SubscriptionOut(arn)
+    return SnsSubscriptionOut(arn)
 
 
-async def _see_letters(call: Call[Any], notes: dict[str, str], before: str = "") -> None:
-    """See that the queue of dead letters is there, and may be published to by who names it."""
+async def _see_letters(call: AwsCall[Any], notes: dict[str, str], before: str = "") -> None:
+    """Verify that the dead-letter queue of a subscription exists and that the caller may publish to
+    it.
+
+    Raises:
+        Fault: the queue does not exist, or the caller lacks the right.
+    """
     policy = notes.get(PREFIX + REDRIVE, "")
     arn = read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn"))) if policy else None
     if arn is None:
@@ -134,7 +149,7 @@ async def _see_letters(call: Call[Any], notes: dict[str, str], before: str = "")
     if not call.may("publish", space, arn.name):
         raise not_authorized(call.caller.principal.name, call.action.name, "publish", policy)
     try:
-        await call.aws.exchange.desk.millrace.find(arn.name, space=space)
+        await state_of(call.aws).topics.desk.millrace.find(arn.name, space=space)
     except (NotFound, Invalid, TooLarge) as error:
         raise invalid(f"{before}RedrivePolicy: deadLetterTargetArn does not exist") from error
 
@@ -147,8 +162,8 @@ def _notes_in(attributes: dict[str, str]) -> dict[str, str]:
     return notes
 
 
-def _endpoint(call: Call[Any], found: Found) -> tuple[str, str]:
-    """Protocol and endpoint; of one that was not made by SNS, those that it would have."""
+def _endpoint(call: AwsCall[Any], found: LocatedSubscription) -> tuple[str, str]:
+    """Return protocol and endpoint of a subscription; derived for one that another API created."""
     notes = found.notes
     if ENDPOINT in notes:
         return notes[PROTOCOL], notes[ENDPOINT]
@@ -157,8 +172,16 @@ def _endpoint(call: Call[Any], found: Found) -> tuple[str, str]:
     return "sqs", name if home is None else arn_of("sqs", home, name)
 
 
-async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -> SubscriptionOut:
-    """What is answered to whoever subscribes an endpoint once more."""
+async def _again(
+    call: AwsCall[SubscribeIn], found: LocatedSubscription, notes: dict[str, str]
+) -> SnsSubscriptionOut:
+    """Return the response to a repeated Subscribe of the same endpoint.
+
+    A pending subscription is asked for confirmation again.
+
+    Raises:
+        Fault: the attributes differ from those of the subscription.
+    """
     there = found.notes
     if any(there.get(name, DEFAULTS.get(name)) != value for name, value in notes.items()):
         raise invalid("Attributes Reason: Subscription already exists with different attributes")
@@ -167,16 +190,16 @@ async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -
             await found.known.topic.configure_subscription(
                 found.cell.name, notes={PENDING: str(now_ms())}
             )
-        call.aws.deliverer.ask_endpoint(found.place.space, found.place.name, found.cell)
+        state_of(call.aws).delivery.ask_endpoint(found.place.space, found.place.name, found.cell)
         if not call.told.return_subscription_arn:
-            return SubscriptionOut("pending confirmation")
-    return SubscriptionOut(found.arn)
+            return SnsSubscriptionOut("pending confirmation")
+    return SnsSubscriptionOut(found.arn)
 
 
 async def _to_queue(
-    call: Call[SubscribeIn],
-    known: KnownTopic,
-    place: Place,
+    call: AwsCall[SubscribeIn],
+    known: TopicInfo,
+    place: TopicLocation,
     name: str,
     filter: dict[str, object],
     notes: dict[str, str],
@@ -198,20 +221,22 @@ async def _to_queue(
 
 
 async def _durably(
-    call: Call[SubscribeIn],
-    known: KnownTopic,
-    place: Place,
+    call: AwsCall[SubscribeIn],
+    known: TopicInfo,
+    place: TopicLocation,
     name: str,
     filter: dict[str, object],
     notes: dict[str, str],
     target: tuple[str, str],
 ) -> None:
-    """Subscribe a queue that the caller may manage. It need not be there, and the subscription
-    outlives it."""
+    """Subscribe a queue that the caller may manage.
+
+    The queue need not exist, and the subscription outlives it.
+    """
     links = queue_notes_of(place.arn, name, notes)
     space, queue = target
     try:
-        check.name(queue, "queue")
+        validate.name(queue, "queue")
     except (Invalid, TooLarge) as error:
         raise invalid(f"Endpoint Reason: {error.message}") from error
     try:
@@ -220,10 +245,10 @@ async def _durably(
             space,
             queue,
             filters.text(filter),
-            check.notes(notes),
+            validate.notes(notes),
             durable=True,
             dead_letter=letters_of(notes, call.aws.usual),
-            queue_notes=check.notes(links),
+            queue_notes=validate.notes(links),
         )
     except (Invalid, TooLarge) as error:
         raise invalid(f"Attributes Reason: {error.message}") from error
@@ -239,24 +264,26 @@ async def _durably(
 
     await _make(call, known, name, subscribe)
     with suppress(NotFound):
-        # One that is made later has these notes from the beginning.
-        await call.aws.exchange.desk.queue(*target, link)
+        # A queue that is created later gets these notes from the subscription.
+        await state_of(call.aws).topics.desk.queue(*target, link)
 
 
 async def _as_guest(
-    call: Call[SubscribeIn],
-    known: KnownTopic,
-    place: Place,
+    call: AwsCall[SubscribeIn],
+    known: TopicInfo,
+    place: TopicLocation,
     name: str,
     filter: dict[str, object],
     notes: dict[str, str],
     target: tuple[str, str],
 ) -> None:
-    """Subscribe a queue that the caller may publish to and not manage. Of such subscriptions a
-    queue has a bounded number, and they end with it: what somebody makes anew under its name has
-    none but those of its managers."""
+    """Subscribe a queue that the caller may publish to but not manage.
+
+    A queue has a bounded number of such guest subscriptions, and they end with it: a new queue of
+    the same name has only those of its managers.
+    """
     links = queue_notes_of(place.arn, name, notes, GUEST)
-    most = Most(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
+    most = NotesLimit(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
 
     async def make(queue: Queue) -> None:
         try:
@@ -276,7 +303,7 @@ async def _as_guest(
             raise
 
     try:
-        await call.aws.exchange.desk.queue(*target, make)
+        await state_of(call.aws).topics.desk.queue(*target, make)
     except NotFound as error:
         if error.field != "queue":
             raise no_topic() from error
@@ -284,7 +311,11 @@ async def _as_guest(
 
 
 async def _to_endpoint(
-    call: Call[SubscribeIn], known: KnownTopic, place: Place, name: str, notes: dict[str, str]
+    call: AwsCall[SubscribeIn],
+    known: TopicInfo,
+    place: TopicLocation,
+    name: str,
+    notes: dict[str, str],
 ) -> None:
     notes |= {PENDING: str(now_ms())}
 
@@ -294,17 +325,17 @@ async def _to_endpoint(
 
         await _make(call, known, name, subscribe)
 
-    hidden = await make_hidden(call.aws.exchange, known, name, notes, make)
-    call.aws.deliverer.take(place.space, hidden)
+    hidden = await make_hidden(state_of(call.aws).topics, known, name, notes, make)
+    state_of(call.aws).delivery.take(place.space, hidden)
     for cell in await known.subscriptions():
         if cell.name == name:
-            call.aws.deliverer.ask_endpoint(place.space, place.name, cell)
+            state_of(call.aws).delivery.ask_endpoint(place.space, place.name, cell)
 
 
 async def _make(
-    call: Call[Any], known: KnownTopic, name: str, make: Callable[[], Awaitable[None]]
+    call: AwsCall[Any], known: TopicInfo, name: str, make: Callable[[], Awaitable[None]]
 ) -> None:
-    """Make a subscription of this name, which is noted and counted."""
+    """Create a subscription of this name, with audit entry and quota."""
     place = (known.topic.space, known.topic.name)
     cells = await known.subscriptions()
     is_there = any(cell.name == name for cell in cells)
@@ -318,7 +349,7 @@ async def _make(
         raise
     except (Invalid, TooLarge) as error:
         if isinstance(error, TooLarge) and error.field in ("name", "queue"):
-            # The topic has as many as it may, or the queue is subscribed to as many.
+            # The topic or the queue has reached its limit of subscriptions.
             raise too_many_subscriptions(error.message) from error
         raise invalid(f"Attributes Reason: {error.message}") from error
 
@@ -327,11 +358,11 @@ async def _make(
 
 
 @SNS.action("Unsubscribe", OfSubscription)
-async def unsubscribe(call: Call[OfSubscription]) -> None:
-    """End a subscription; one that is not there is ended already."""
+async def unsubscribe(call: AwsCall[OfSubscription]) -> None:
+    """Delete a subscription; if it does not exist, do nothing."""
     place, name = subscription_at(call, call.told.subscription_arn, "manage")
     try:
-        known = await call.aws.exchange.look(place.space, place.name)
+        known = await state_of(call.aws).topics.look(place.space, place.name)
     except NotFound:
         return
     cells = {cell.name: cell for cell in await known.subscriptions()}
@@ -344,15 +375,17 @@ async def unsubscribe(call: Call[OfSubscription]) -> None:
     ends = subscription_made(place.space, place.name, name)
     act = Act("Unsubscribe", f"{place.space}/{place.name}", ends=ends)
     await call.ask.server.act(call.ask, act, end)
-    await let_go(call, place.arn, cells[name])
+    await remove_links(call, place.arn, cells[name])
     if is_endpoint(cells[name]) and PENDING not in dict(cells[name].notes):
-        call.aws.deliverer.tell_ended(known, cells[name])
+        state_of(call.aws).delivery.tell_ended(known, cells[name])
 
 
-def _listed(call: Call[Any], place: Place, known: KnownTopic, cell: SubscriptionCell) -> Listed:
-    found = Found(place, known, cell)
+def _listed(
+    call: AwsCall[Any], place: TopicLocation, known: TopicInfo, cell: SubscriptionCell
+) -> SubscriptionSummary:
+    found = LocatedSubscription(place, known, cell)
     protocol, endpoint = _endpoint(call, found)
-    return Listed(
+    return SubscriptionSummary(
         _PENDING if PENDING in found.notes else found.arn,
         found.notes.get(OWNER, place.home.account),
         protocol,
@@ -362,8 +395,8 @@ def _listed(call: Call[Any], place: Place, known: KnownTopic, cell: Subscription
 
 
 @SNS.action("ListSubscriptionsByTopic", ListByTopicIn, SubscriptionsOut)
-async def list_subscriptions_by_topic(call: Call[ListByTopicIn]) -> SubscriptionsOut:
-    """The subscriptions of a topic, a hundred at a time."""
+async def list_subscriptions_by_topic(call: AwsCall[ListByTopicIn]) -> SubscriptionsOut:
+    """List the subscriptions of a topic, 100 per page."""
     place = place_at(call, call.told.topic_arn, "read")
     known = await look(call, place)
     cells = {cell.name: cell for cell in await known.subscriptions()}
@@ -371,21 +404,21 @@ async def list_subscriptions_by_topic(call: Call[ListByTopicIn]) -> Subscription
     return SubscriptionsOut([_listed(call, place, known, cells[name]) for name in names], after)
 
 
-@SNS.action("ListSubscriptions", Page, SubscriptionsOut)
-async def list_subscriptions(call: Call[Page]) -> SubscriptionsOut:
-    """The subscriptions of the caller's account and region, a hundred at a time."""
+@SNS.action("ListSubscriptions", SnsListIn, SubscriptionsOut)
+async def list_subscriptions(call: AwsCall[SnsListIn]) -> SubscriptionsOut:
+    """List the subscriptions of the caller's account and region, 100 per page."""
     home = call.caller.home
     space = call.aws.space(home)
-    found: dict[str, Listed] = {}
-    for topic in await call.aws.exchange.desk.millrace.topics(space=space):
-        place = Place(space, topic, home)
+    found: dict[str, SubscriptionSummary] = {}
+    for topic in await state_of(call.aws).topics.desk.millrace.topics(space=space):
+        place = TopicLocation(space, topic, home)
         if not call.may("read", space, topic):
             continue
         try:
-            known = await call.aws.exchange.look(space, topic)
+            known = await state_of(call.aws).topics.look(space, topic)
             cells = await known.subscriptions()
         except NotFound:
-            # It has ended meanwhile.
+            # The topic was deleted since it was listed.
             continue
         for cell in cells:
             found[f"{topic}:{cell.name}"] = _listed(call, place, known, cell)
@@ -396,17 +429,19 @@ async def list_subscriptions(call: Call[Page]) -> SubscriptionsOut:
 # --- Attributes ----------------------------------------------------------------------------------
 
 
-@SNS.action("GetSubscriptionAttributes", OfSubscription, AttributesOut)
-async def get_subscription_attributes(call: Call[OfSubscription]) -> AttributesOut:
-    """All attributes of a subscription."""
+@SNS.action("GetSubscriptionAttributes", OfSubscription, SnsAttributesOut)
+async def get_subscription_attributes(call: AwsCall[OfSubscription]) -> SnsAttributesOut:
+    """Return all attributes of a subscription."""
     found = await find(call, call.told.subscription_arn, "read")
     protocol, endpoint = _endpoint(call, found)
-    return AttributesOut({**told(found), "Protocol": protocol, "Endpoint": endpoint})
+    return SnsAttributesOut(
+        {**render_attributes(found), "Protocol": protocol, "Endpoint": endpoint}
+    )
 
 
 @SNS.action("SetSubscriptionAttributes", SetSubscriptionAttributesIn)
-async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -> None:
-    """Change an attribute of a subscription."""
+async def set_subscription_attributes(call: AwsCall[SetSubscriptionAttributesIn]) -> None:
+    """Change one attribute of a subscription."""
     asked = call.told
     found = await find(call, asked.subscription_arn, "manage")
     name, value = asked.attribute_name, asked.attribute_value
@@ -418,7 +453,7 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
         await _see_letters(call, notes)
     filter = filter_of(notes)
     if name == POLICY and not filter:
-        # It was taken away, which is how AWS tells it.
+        # An empty policy removes the filter, and AWS then omits the attribute.
         value = ""
     is_pending = PENDING in notes
 
@@ -433,9 +468,9 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
             ConfigureSubscription(
                 found.cell.name,
                 filters.text(NOTHING if is_pending else filter),
-                check.notes({PREFIX + name: value}),
+                validate.notes({PREFIX + name: value}),
                 dead_letter=letters_of(notes, call.aws.usual) if is_queue else None,
-                queue_notes=check.notes(links),
+                queue_notes=validate.notes(links),
             ),
         )
 
@@ -449,8 +484,14 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
     await _tell_queue(call, found, name, notes)
 
 
-async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[str, str]) -> None:
-    """Have the queue of a subscription know what has changed and is its affair."""
+async def _tell_queue(
+    call: AwsCall[Any], found: LocatedSubscription, changed: str, notes: dict[str, str]
+) -> None:
+    """Update the queue of a subscription after a change that concerns it.
+
+    Changes of redrive and delivery policy become settings of an endpoint's hidden queue; raw
+    delivery is a note of the subscribed queue.
+    """
     space, _, name = found.cell.target.partition("/")
     is_hidden = is_endpoint(found.cell)
     settings: QueueSettings
@@ -461,7 +502,7 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
         try:
             links = (await call.aws.directory.look(space, name)).notes
         except NotFound:
-            # The next queue of this name will know.
+            # The next queue of this name gets the note from the durable subscription.
             return
         guest = GUEST if f"{GUEST}{SUBSCRIPTION}{found.place.arn}" in links else ""
         settings = {"notes": {f"{guest}{RAW}{found.place.arn}": "1" if is_raw else ""}}
@@ -474,13 +515,13 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
 
 
 async def _configure(
-    call: Call[Any], space: str, name: str, settings: QueueSettings, *, is_durable: bool = False
+    call: AwsCall[Any], space: str, name: str, settings: QueueSettings, *, is_durable: bool = False
 ) -> None:
     async def configure(queue: Queue) -> None:
         await queue.configure(**settings)
 
     try:
-        await call.aws.exchange.desk.queue(space, name, configure)
+        await state_of(call.aws).topics.desk.queue(space, name, configure)
     except NotFound as error:
         if is_durable:
             return
@@ -488,8 +529,8 @@ async def _configure(
     call.aws.directory.forget(space, name)
 
 
-async def tell_endpoints(call: Call[Any], place: Place) -> None:
-    """Have the queues of a topic's endpoints know of its policy of delivery."""
+async def tell_endpoints(call: AwsCall[Any], place: TopicLocation) -> None:
+    """Update the hidden queues of a topic's endpoints after a change of its delivery policy."""
     known = await look(call, place)
     for cell in await known.subscriptions():
         space, _, name = cell.target.partition("/")

@@ -1,22 +1,22 @@
-"""The tokens by which endpoints confirm their subscriptions.
+"""Tokens that confirm the subscriptions of endpoints.
 
-Rule: a token is what the server's key makes of the subscription's name. Nothing of it is kept, so
-that nobody who reads a topic, its cells or a backup learns one.
+Rule: a token is a keyed MAC of the subscription's name. It is not stored, so that nobody learns one
+who can read a topic, its cells or a backup.
 """
 
 from __future__ import annotations
 
 import hmac
 
-from millrace.core.topic_cells import SubscriptionCell
-from millrace.server.sns.exchange import Exchange, KnownTopic
-from millrace.server.sns.headers import TOKEN, is_endpoint
+from millrace.core.cells import SubscriptionCell
+from millrace.server.aws.topic_headers import TOKEN, is_endpoint
+from millrace.server.sns.topic_cache import TopicCache, TopicInfo
 
 
-async def token_of_cell(exchange: Exchange, known: KnownTopic, cell: SubscriptionCell) -> str:
-    """The token by which an endpoint confirms its subscription.
+async def token_of_cell(exchange: TopicCache, known: TopicInfo, cell: SubscriptionCell) -> str:
+    """Return the confirmation token of a subscription.
 
-    One of an earlier version is kept with the subscription until it is confirmed.
+    Tokens of an earlier version are stored with the subscription until it is confirmed.
     """
     kept = dict(cell.notes).get(TOKEN)
     if kept is not None:
@@ -28,9 +28,9 @@ async def token_of_cell(exchange: Exchange, known: KnownTopic, cell: Subscriptio
 
 
 async def is_token(
-    exchange: Exchange, known: KnownTopic, cell: SubscriptionCell, token: str
+    exchange: TopicCache, known: TopicInfo, cell: SubscriptionCell, token: str
 ) -> bool:
-    """Whether a token is that of a subscription of an endpoint."""
+    """Return whether a token confirms this subscription."""
     if not is_endpoint(cell):
         return False
     made = await token_of_cell(exchange, known, cell)

@@ -1,4 +1,4 @@
-"""The attributes of a topic: which may be set, and how they are told."""
+"""Topic attributes: validation and rendering."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from millrace import limits
 from millrace.server.aws.fault import Fault
-from millrace.server.aws.known import PREFIX
+from millrace.server.aws.queue_info import PREFIX
+from millrace.server.aws.topic_headers import PENDING
 from millrace.server.sns.delivery_policy import see_topic_policy, told_of_topic
-from millrace.server.sns.exchange import KnownTopic, is_size
 from millrace.server.sns.faults import invalid, unsupported
-from millrace.server.sns.headers import PENDING
-from millrace.server.sns.place import Place
+from millrace.server.sns.resource_lookup import TopicLocation
+from millrace.server.sns.topic_cache import TopicInfo, is_size
 
 DELIVERY = "DeliveryPolicy"
 SIZE = "MaximumMessageSize"
@@ -41,7 +41,7 @@ _USUAL = {
     "FifoThroughputScope": "Topic",
     SIZE: str(limits.SNS_MESSAGE_BYTES),
 }
-"""What holds for a topic that was told nothing else."""
+"""Defaults of attributes."""
 
 _FIFO_ONLY = ("ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy")
 SETTABLE = (*_TEXTS, *_JSON, *_WORDS, SIZE)
@@ -49,10 +49,10 @@ FIFO = "FifoTopic"
 
 
 def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
-    """See that an attribute of a topic can be so; one that is empty is taken away.
+    """Validate an attribute of a topic; an empty value removes it.
 
     Raises:
-        Fault: it cannot, or there is none of this name.
+        Fault: the attribute is unknown, or its value is invalid.
     """
     if name not in SETTABLE:
         raise invalid("AttributeName")
@@ -84,11 +84,13 @@ def _is_percentage(value: str) -> bool:
 
 
 def see_large(bytes_max: int, protocols: Sequence[str]) -> None:
-    """See that messages of so many bytes can go to subscriptions of these protocols: as with SNS,
-    what is larger than is usual goes to some queues, and to no endpoints.
+    """Verify that a topic's message size limit is compatible with its subscriptions.
+
+    As in SNS, messages above the usual limit can be delivered to a bounded number of queues and to
+    no endpoints.
 
     Raises:
-        Fault: they cannot.
+        Fault: a subscription has another protocol, or there are too many.
     """
     if bytes_max <= limits.SNS_MESSAGE_BYTES:
         return
@@ -101,10 +103,10 @@ def see_large(bytes_max: int, protocols: Sequence[str]) -> None:
 
 
 def see_json(name: str, value: str, before: str = "") -> dict[str, object]:
-    """The object that a text of JSON is.
+    """Parse a JSON object.
 
     Raises:
-        Fault: it is none.
+        Fault: the text is not a JSON object.
     """
     try:
         found = msgspec.json.decode(value)
@@ -122,7 +124,7 @@ def _unread(name: str, before: str) -> Fault:
 
 
 def usual_policy(arn: str, account: str) -> str:
-    """The policy of a topic that was given none: its owner may do everything."""
+    """Return the default policy of a topic, in which its owner may do everything."""
     actions = (
         "GetTopicAttributes",
         "SetTopicAttributes",
@@ -145,8 +147,8 @@ def usual_policy(arn: str, account: str) -> str:
     return msgspec.json.encode(policy).decode()
 
 
-async def told(known: KnownTopic, place: Place) -> dict[str, str]:
-    """All attributes of a topic."""
+async def render_attributes(known: TopicInfo, place: TopicLocation) -> dict[str, str]:
+    """Return all attributes of a topic."""
     notes = [dict(cell.notes) for cell in await known.subscriptions()]
     pending = sum(PENDING in one for one in notes)
     found = {
@@ -168,9 +170,10 @@ async def told(known: KnownTopic, place: Place) -> dict[str, str]:
     return found
 
 
-def is_so(known: KnownTopic, place: Place, name: str, value: str) -> bool:
-    """Whether an attribute of a topic is as this value has it: what holds counts, whether it was
-    set or not, and of JSON what it means."""
+def is_so(known: TopicInfo, place: TopicLocation, name: str, value: str) -> bool:
+    """Return whether a topic has this value of an attribute; defaults count, and JSON is compared
+    parsed.
+    """
     if name == "Policy":
         usual = usual_policy(place.arn, place.home.account)
         return _means(known.note(name) or usual) == _means(value or usual)
@@ -184,10 +187,10 @@ def _means(text: str) -> object:
     try:
         return msgspec.json.decode(text) if text else None
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Other protocols may write whatever they like into notes.
+        # Other APIs can write notes without validation.
         return text
 
 
 def notes_of(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The notes that attributes are kept in."""
+    """Return the notes that store attributes."""
     return {PREFIX + name: value for name, value in attributes.items()}

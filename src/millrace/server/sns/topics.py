@@ -1,4 +1,4 @@
-"""Topics: made, listed, changed, ended."""
+"""The SNS actions that create, list, configure, tag and delete topics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from millrace import limits
 from millrace.client.topic import configure_notes
-from millrace.core.notes import Most
+from millrace.core.notes import NotesLimit
 from millrace.errors import Exhausted, Exists, NotFound, TooLarge
-from millrace.server.aws.calls import Call
-from millrace.server.aws.known import TAG
-from millrace.server.rest.act import Act, topic_made
-from millrace.server.sns.exchange import KnownTopic
+from millrace.server.auth.acts import Act, topic_made
+from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.queue_info import TAG
+from millrace.server.aws.topic_headers import protocol_of
 from millrace.server.sns.faults import (
     invalid,
     no_resource,
@@ -23,28 +23,33 @@ from millrace.server.sns.faults import (
     too_many_topics,
     unsupported,
 )
-from millrace.server.sns.headers import protocol_of
 from millrace.server.sns.page import page_of
-from millrace.server.sns.place import Place, look, place_at, see
-from millrace.server.sns.removal import let_go
-from millrace.server.sns.service import SNS
-from millrace.server.sns.shapes import (
-    AddPermissionIn,
-    AttributesOut,
+from millrace.server.sns.removal import remove_links
+from millrace.server.sns.resource_lookup import (
+    TopicLocation,
+    look,
+    place_at,
+    see,
+)
+from millrace.server.sns.schemas import (
     CreateTopicIn,
-    Done,
     ListTopicsOut,
     OfResource,
     OfTopic,
-    Page,
-    RemovePermissionIn,
     SetTopicAttributesIn,
+    SnsAddPermissionIn,
+    SnsAttributesOut,
+    SnsEmptyOut,
+    SnsListIn,
+    SnsRemovePermissionIn,
+    SnsTagsOut,
+    SnsTopicOut,
     Tag,
     TagIn,
-    TagsOut,
-    TopicOut,
     UntagIn,
 )
+from millrace.server.sns.service import SNS
+from millrace.server.sns.state import state_of
 from millrace.server.sns.subscriptions import tell_endpoints
 from millrace.server.sns.topic_attributes import (
     DELIVERY,
@@ -52,13 +57,14 @@ from millrace.server.sns.topic_attributes import (
     SIZE,
     is_so,
     notes_of,
+    render_attributes,
     see_attribute,
     see_large,
-    told,
     usual_policy,
 )
+from millrace.server.sns.topic_cache import TopicInfo
 
-_TAGS = Most(TAG, limits.SNS_TAGS_MAX)
+_TAGS = NotesLimit(TAG, limits.SNS_TAGS_MAX)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_NAME_CHARS_MAX}}}")
 _FIFO_NAME = re.compile(r"[A-Za-z0-9_-]+\.fifo")
 _ACTIONS = (
@@ -76,9 +82,9 @@ _ACTIONS = (
 # --- Made, listed, ended -------------------------------------------------------------------------
 
 
-@SNS.action("CreateTopic", CreateTopicIn, TopicOut)
-async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
-    """Make a topic, or see that the one that is there is like this."""
+@SNS.action("CreateTopic", CreateTopicIn, SnsTopicOut)
+async def create_topic(call: AwsCall[CreateTopicIn]) -> SnsTopicOut:
+    """Create a topic, or verify that the existing one has the same attributes and tags."""
     asked = call.told
     attributes = dict(asked.attributes)
     if asked.data_protection_policy:
@@ -91,9 +97,9 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
         see_attribute(name, value, is_fifo=is_fifo == "true")
     tags = _tags_in(asked.tags)
     home = call.caller.home
-    place = Place(call.aws.space(home), asked.name, home)
+    place = TopicLocation(call.aws.space(home), asked.name, home)
     see(call, "manage", place.space, place.name, place.arn)
-    exchange = call.aws.exchange
+    exchange = state_of(call.aws).topics
     try:
         known = await exchange.look(place.space, place.name)
     except NotFound:
@@ -109,17 +115,17 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
         try:
             await call.ask.server.act(call.ask, act, make)
         except Exists:
-            # Another has made it a moment ago.
+            # A concurrent request has created it.
             known = await exchange.look(place.space, place.name)
             _see_same(known, place, attributes, asked.tags)
         except (Exhausted, TooLarge) as error:
             if error.field not in ("topics", "name"):
                 raise
-            # Whoever asks has as many as they may, or there are as many as there can be.
+            # The user's quota, or the limit of topics of the server, is reached.
             raise too_many_topics(error.message) from error
     else:
         _see_same(known, place, attributes, asked.tags)
-    return TopicOut(place.arn)
+    return SnsTopicOut(place.arn)
 
 
 def _see_name(name: str, *, is_fifo: bool) -> None:
@@ -137,7 +143,7 @@ def _see_name(name: str, *, is_fifo: bool) -> None:
 
 
 def _see_same(
-    known: KnownTopic, place: Place, attributes: Mapping[str, str], tags: Sequence[Tag]
+    known: TopicInfo, place: TopicLocation, attributes: Mapping[str, str], tags: Sequence[Tag]
 ) -> None:
     if not all(is_so(known, place, name, value) for name, value in attributes.items()):
         raise invalid("Attributes Reason: Topic already exists with different attributes")
@@ -147,10 +153,10 @@ def _see_same(
 
 
 @SNS.action("DeleteTopic", OfTopic)
-async def delete_topic(call: Call[OfTopic]) -> None:
-    """End a topic and its subscriptions; one that is not there is ended already."""
+async def delete_topic(call: AwsCall[OfTopic]) -> None:
+    """Delete a topic and its subscriptions; if it does not exist, do nothing."""
     place = place_at(call, call.told.topic_arn, "manage")
-    exchange = call.aws.exchange
+    exchange = state_of(call.aws).topics
     try:
         known = await exchange.look(place.space, place.name)
     except NotFound:
@@ -166,33 +172,35 @@ async def delete_topic(call: Call[OfTopic]) -> None:
     await call.ask.server.act(call.ask, act, end)
     exchange.forget(place.space, place.name)
     for cell in cells:
-        await let_go(call, place.arn, cell)
+        await remove_links(call, place.arn, cell)
 
 
-@SNS.action("ListTopics", Page, ListTopicsOut)
-async def list_topics(call: Call[Page]) -> ListTopicsOut:
-    """The topics of the caller's account and region, a hundred at a time."""
+@SNS.action("ListTopics", SnsListIn, ListTopicsOut)
+async def list_topics(call: AwsCall[SnsListIn]) -> ListTopicsOut:
+    """List the topics of the caller's account and region, 100 per page."""
     home = call.caller.home
     space = call.aws.space(home)
-    names = await call.aws.exchange.desk.millrace.topics(space=space)
+    names = await state_of(call.aws).topics.desk.millrace.topics(space=space)
     seen = [name for name in names if call.sees(space, name)]
     some, after = page_of(seen, call.told.next_token)
-    return ListTopicsOut([TopicOut(Place(space, name, home).arn) for name in some], after)
+    return ListTopicsOut(
+        [SnsTopicOut(TopicLocation(space, name, home).arn) for name in some], after
+    )
 
 
 # --- Attributes ----------------------------------------------------------------------------------
 
 
-@SNS.action("GetTopicAttributes", OfTopic, AttributesOut)
-async def get_topic_attributes(call: Call[OfTopic]) -> AttributesOut:
-    """All attributes of a topic."""
+@SNS.action("GetTopicAttributes", OfTopic, SnsAttributesOut)
+async def get_topic_attributes(call: AwsCall[OfTopic]) -> SnsAttributesOut:
+    """Return all attributes of a topic."""
     place = place_at(call, call.told.topic_arn, "read")
-    return AttributesOut(await told(await look(call, place), place))
+    return SnsAttributesOut(await render_attributes(await look(call, place), place))
 
 
 @SNS.action("SetTopicAttributes", SetTopicAttributesIn)
-async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
-    """Change an attribute of a topic."""
+async def set_topic_attributes(call: AwsCall[SetTopicAttributesIn]) -> None:
+    """Change one attribute of a topic."""
     asked = call.told
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)
@@ -206,25 +214,29 @@ async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
 
 
 async def _keep(
-    call: Call[Any],
-    place: Place,
-    known: KnownTopic,
+    call: AwsCall[Any],
+    place: TopicLocation,
+    known: TopicInfo,
     notes: Mapping[str, str],
-    most: Most | None = None,
+    most: NotesLimit | None = None,
 ) -> None:
     async def keep() -> None:
         await configure_notes(known.topic, notes, most)
 
     act = Act(call.action.name, f"{place.space}/{place.name}")
     await call.ask.server.act(call.ask, act, keep)
-    call.aws.exchange.forget(place.space, place.name)
+    state_of(call.aws).topics.forget(place.space, place.name)
 
 
 # --- Tags ----------------------------------------------------------------------------------------
 
 
 def _tags_in(tags: Sequence[Tag]) -> dict[str, str]:
-    """The notes that tags are kept in."""
+    """Validate tags and return the notes that store them.
+
+    Raises:
+        Fault: a tag is invalid or repeated, or there are too many.
+    """
     if len({tag.key for tag in tags}) < len(tags):
         raise invalid("Duplicated keys are not allowed.")
     if len(tags) > limits.SNS_TAGS_MAX:
@@ -236,13 +248,13 @@ def _tags_in(tags: Sequence[Tag]) -> dict[str, str]:
             raise invalid("TagKey Reason: a key does not begin with aws:")
         if len(tag.value) > limits.SNS_TAG_VALUE_CHARS_MAX:
             raise invalid("TagValue")
-    # A note that is empty goes; a tag may be.
+    # The `=` keeps an empty tag: a note with an empty text would be removed.
     return {f"{TAG}{tag.key}": f"={tag.value}" for tag in tags}
 
 
-@SNS.action("TagResource", TagIn, Done)
-async def tag_resource(call: Call[TagIn]) -> Done:
-    """Add tags to a topic, or change them."""
+@SNS.action("TagResource", TagIn, SnsEmptyOut)
+async def tag_resource(call: AwsCall[TagIn]) -> SnsEmptyOut:
+    """Add tags to a topic, or change their values."""
     place = place_at(call, call.told.resource_arn, "manage", "ResourceArn")
     notes = _tags_in(call.told.tags)
     known = await look(call, place, no_resource())
@@ -252,32 +264,32 @@ async def tag_resource(call: Call[TagIn]) -> Done:
         if error.limit != _TAGS.count:
             raise
         raise too_many_tags() from error
-    return Done()
+    return SnsEmptyOut()
 
 
-@SNS.action("UntagResource", UntagIn, Done)
-async def untag_resource(call: Call[UntagIn]) -> Done:
-    """Take tags from a topic."""
+@SNS.action("UntagResource", UntagIn, SnsEmptyOut)
+async def untag_resource(call: AwsCall[UntagIn]) -> SnsEmptyOut:
+    """Remove tags from a topic."""
     place = place_at(call, call.told.resource_arn, "manage", "ResourceArn")
     known = await look(call, place, no_resource())
     gone = {f"{TAG}{key}": "" for key in call.told.tag_keys if key in known.tags}
     if gone:
         await _keep(call, place, known, gone)
-    return Done()
+    return SnsEmptyOut()
 
 
-@SNS.action("ListTagsForResource", OfResource, TagsOut)
-async def list_tags_for_resource(call: Call[OfResource]) -> TagsOut:
-    """The tags of a topic."""
+@SNS.action("ListTagsForResource", OfResource, SnsTagsOut)
+async def list_tags_for_resource(call: AwsCall[OfResource]) -> SnsTagsOut:
+    """List the tags of a topic."""
     place = place_at(call, call.told.resource_arn, "read", "ResourceArn")
     known = await look(call, place, no_resource())
-    return TagsOut([Tag(key, value) for key, value in known.tags.items()])
+    return SnsTagsOut([Tag(key, value) for key, value in known.tags.items()])
 
 
 # --- Permissions ---------------------------------------------------------------------------------
 
 
-def _policy(known: KnownTopic, place: Place) -> tuple[dict[str, Any], list[Any]]:
+def _policy(known: TopicInfo, place: TopicLocation) -> tuple[dict[str, Any], list[Any]]:
     text = known.note("Policy") or usual_policy(place.arn, place.home.account)
     policy = msgspec.json.decode(text)
     statements = policy.get("Statement")
@@ -285,10 +297,12 @@ def _policy(known: KnownTopic, place: Place) -> tuple[dict[str, Any], list[Any]]
     return policy, listed
 
 
-@SNS.action("AddPermission", AddPermissionIn)
-async def add_permission(call: Call[AddPermissionIn]) -> None:
-    """Add a statement to the policy of a topic, which is kept and told; who may do what here is
-    the affair of the server's own rules."""
+@SNS.action("AddPermission", SnsAddPermissionIn)
+async def add_permission(call: AwsCall[SnsAddPermissionIn]) -> None:
+    """Add a statement to the policy of a topic.
+
+    The policy is stored and returned, but has no effect: access rules alone grant rights.
+    """
     asked = call.told
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)
@@ -316,9 +330,9 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
     await _keep(call, place, known, notes_of({"Policy": text}))
 
 
-@SNS.action("RemovePermission", RemovePermissionIn)
-async def remove_permission(call: Call[RemovePermissionIn]) -> None:
-    """Take a statement from the policy of a topic."""
+@SNS.action("RemovePermission", SnsRemovePermissionIn)
+async def remove_permission(call: AwsCall[SnsRemovePermissionIn]) -> None:
+    """Remove a statement from the policy of a topic."""
     asked = call.told
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)

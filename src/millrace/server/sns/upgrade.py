@@ -1,6 +1,6 @@
-"""Makes subscriptions of queues that earlier versions made durable, when the server starts.
+"""Makes queue subscriptions of earlier versions durable when the server starts.
 
-Those ended with their queues (ADR 0078).
+In those versions a subscription ended with its queue (ADR 0078).
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import logging
 
 from millrace.client.millrace import Millrace
 from millrace.client.topic import Topic, configure_durably, engine_and_topic
-from millrace.core import check
-from millrace.core.topic_cells import SubscriptionCell
+from millrace.core import validate
+from millrace.core.cells import SubscriptionCell
 from millrace.core.topic_commands import ConfigureSubscription
 from millrace.errors import NotFound, Refused, Retry
-from millrace.server.aws.names import Home, arn_of, home_of
-from millrace.server.sns.headers import PROTOCOL, SUBSCRIPTION
+from millrace.server.aws.names import AccountRegion, arn_of, home_of
+from millrace.server.aws.topic_headers import PROTOCOL, SUBSCRIPTION
 from millrace.server.sns.subscription_attributes import letters_of, queue_notes_of
 
 _logger = logging.getLogger("millrace.server")
 
 
-async def make_durable(millrace: Millrace, usual: Home) -> int:
-    """Have every subscription of a queue by one who may manage the queue outlive it.
+async def make_durable(millrace: Millrace, usual: AccountRegion) -> int:
+    """Make every queue subscription durable that was created by a manager of its queue.
 
-    Returns the number of subscriptions that did not: none after the first start.
+    Returns the number of changed subscriptions: 0 after the first start.
     """
     changed = 0
     for space in await millrace.spaces():
@@ -41,9 +41,9 @@ async def make_durable(millrace: Millrace, usual: Home) -> int:
 
 
 async def _change(
-    millrace: Millrace, topic: Topic, cell: SubscriptionCell, usual: Home, arn: str
+    millrace: Millrace, topic: Topic, cell: SubscriptionCell, usual: AccountRegion, arn: str
 ) -> bool:
-    """Change one, unless a user made it who may not manage its queue, as the queue's notes tell."""
+    """Make one subscription durable, unless the queue's notes show that a guest created it."""
     space, _, name = cell.target.partition("/")
     notes = dict(cell.notes)
     try:
@@ -54,14 +54,15 @@ async def _change(
             cell.name,
             durable=True,
             dead_letter=letters_of(notes, usual),
-            queue_notes=check.notes(queue_notes_of(arn, cell.name, notes)),
+            queue_notes=validate.notes(queue_notes_of(arn, cell.name, notes)),
         )
         await configure_durably(topic, command)
     except NotFound:
-        # It has ended meanwhile.
+        # The queue or the topic was deleted since it was listed.
         return False
     except (Refused, Retry) as error:
-        # A topic in quarantine, or a full disk: it ends with its queue until the next start.
+        # A topic in quarantine, or a full disk: the subscription ends with its queue until the next
+        # start.
         _logger.warning("%s/%s ends with its queue: %s", topic.name, cell.name, error)
         return False
     return True

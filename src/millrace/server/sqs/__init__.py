@@ -1,1 +1,1 @@
-"""SQS, spoken as its clients expect it."""
+"""The SQS front end: requests and responses as AWS clients expect them."""

@@ -1,7 +1,8 @@
-"""The attributes of a queue: how they are set, and how they are told.
+"""Queue attributes of SQS: validation, conversion to settings, and rendering.
 
-What the core has a setting for is that setting: retention is `ttl`, DelaySeconds `delay`,
-RedrivePolicy `dead_letter` and `max_deliveries`. What it has none for stands in the notes.
+An attribute with a counterpart in the core is stored as that setting: MessageRetentionPeriod is
+`ttl`, DelaySeconds `delay`, RedrivePolicy `dead_letter` and `max_deliveries`. All other attributes
+are stored in notes of the queue.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import msgspec
 from millrace import limits
 from millrace.client.settings import QueueSettings
 from millrace.decoding import json_decoder
-from millrace.server.aws.bounds import AS_AWS, Bounds
 from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
-from millrace.server.aws.known import (
+from millrace.server.aws.names import AccountRegion, arn_of, read_arn
+from millrace.server.aws.queue_info import (
     CREATED,
     MODIFIED,
     PREFIX,
@@ -25,9 +26,9 @@ from millrace.server.aws.known import (
     SIZE,
     VISIBILITY,
     WAIT,
-    Known,
+    QueueInfo,
 )
-from millrace.server.aws.names import Home, arn_of, read_arn
+from millrace.server.aws.sqs_limits import AS_AWS, SqsLimits
 from millrace.server.sqs.faults import bad_attribute, fifo_attribute, unknown_attribute
 from millrace.server.sqs.policy import policy_of
 
@@ -60,16 +61,16 @@ _COUNTED = (
 )
 ALL = (*SETTABLE, *_COUNTED, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
 KEY_SECONDS = "300"
-"""For how long a data key is used again where nobody says more about it; as SQS has it."""
+"""Default of KmsDataKeyReusePeriodSeconds, as in SQS."""
 RETENTION_SECONDS = 345_600
-"""How long messages are kept that nobody says more about; as SQS has it."""
+"""Default of MessageRetentionPeriod, as in SQS."""
 
 
 def check_name(name: str, *, is_fifo: bool) -> None:
-    """See that a queue can be named so.
+    """Validate the name of a new queue.
 
     Raises:
-        Fault: it cannot.
+        Fault: the name is invalid, or its suffix does not match the kind of queue.
     """
     stem = name.removesuffix(".fifo")
     if is_fifo and not name.endswith(".fifo"):
@@ -91,18 +92,19 @@ def check_name(name: str, *, is_fifo: bool) -> None:
         )
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What attributes say: settings of the core, and notes."""
+class ParsedAttributes(msgspec.Struct, frozen=True):
+    """Queue attributes converted to settings of the core and notes."""
 
     settings: QueueSettings
     notes: dict[str, str]
     letters: tuple[str, str] | None = None
-    """Space and name of the queue that takes dead letters."""
+    """Space and name of the dead-letter queue."""
 
-    def of(self, space: str, name: str) -> Wanted:
-        """Return the same for the queue of this name: it cannot be its own dead-letter queue.
+    def of(self, space: str, name: str) -> ParsedAttributes:
+        """Return the same attributes for the queue of this name, which cannot be its own
+        dead-letter queue.
 
-        With a redrive policy that names it, its messages stay and are received again.
+        If the redrive policy names the queue itself, its messages stay and are received again.
         """
         if self.letters != (space, name):
             return self
@@ -110,15 +112,15 @@ class Wanted(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, settings=settings, letters=None)
 
 
-class Redrive(msgspec.Struct, frozen=True):
-    """Where dead letters go, and when."""
+class RedrivePolicy(msgspec.Struct, frozen=True):
+    """A parsed RedrivePolicy: a dead-letter queue, and the receives until a message moves there."""
 
     deadLetterTargetArn: str  # noqa: N815
     maxReceiveCount: int  # noqa: N815
 
 
-def usual(bounds: Bounds = AS_AWS, *, is_fifo: bool) -> QueueSettings:
-    """The settings of a queue of which nothing is said."""
+def default_settings(bounds: SqsLimits = AS_AWS, *, is_fifo: bool) -> QueueSettings:
+    """Return the default settings of a new queue."""
     return {
         "ttl": RETENTION_SECONDS,
         "dedup": limits.SQS_DEDUP_SECONDS,
@@ -128,19 +130,21 @@ def usual(bounds: Bounds = AS_AWS, *, is_fifo: bool) -> QueueSettings:
     }
 
 
-def wanted(
+def parse_attributes(
     given: Mapping[str, str],
-    space_of: Callable[[Home], str],
-    bounds: Bounds = AS_AWS,
+    space_of: Callable[[AccountRegion], str],
+    bounds: SqsLimits = AS_AWS,
     *,
     is_fifo: bool,
     is_new: bool,
     has: Mapping[str, str] = _NOTHING,
-) -> Wanted:
-    """What attributes say of a queue that has these notes.
+) -> ParsedAttributes:
+    """Validate attributes and convert them to settings and notes.
+
+    `has` are the present notes of the queue.
 
     Raises:
-        Fault: there is no such attribute, or it cannot be so.
+        Fault: an attribute is unknown or has an invalid value.
     """
     settings: dict[str, object] = {}
     notes: dict[str, str] = {}
@@ -173,11 +177,15 @@ def wanted(
             notes[PREFIX + name] = text.lower() if name in _FLAGS else text
     _see_throughput({**has, **notes})
     _choose_encryption(notes)
-    return Wanted(cast("QueueSettings", settings), notes, letters)
+    return ParsedAttributes(cast("QueueSettings", settings), notes, letters)
 
 
-def _see(name: str, text: str, bounds: Bounds) -> None:
-    """See that a text may be the value of an attribute."""
+def _see(name: str, text: str, bounds: SqsLimits) -> None:
+    """Validate the value of one attribute.
+
+    Raises:
+        Fault: the value is invalid.
+    """
     if name in _RANGES:
         least, most = _RANGES[name]
         if name == VISIBILITY:
@@ -196,7 +204,9 @@ def _see(name: str, text: str, bounds: Bounds) -> None:
 
 
 def refused(name: str, text: str) -> str:
-    """What an attribute takes, in words, if it does not take this text; else nothing."""
+    """Return which values an attribute accepts, in words, if it refuses this one; else an empty
+    string.
+    """
     try:
         _see(name, text, AS_AWS)
     except Fault:
@@ -224,7 +234,7 @@ def _see_throughput(notes: Mapping[str, str]) -> None:
 
 
 def _choose_encryption(notes: dict[str, str]) -> None:
-    """A queue has one kind of encryption: whichever is asked for last takes the other's place."""
+    """Keep one kind of encryption of a queue: the one requested last replaces the other."""
     with_key = bool(notes.get(_KEY))
     if notes.get(_MANAGED) == "true":
         if with_key:
@@ -248,7 +258,7 @@ def _see_json(name: str, text: str) -> None:
 
 
 def _redrive(
-    text: str, settings: dict[str, object], space_of: Callable[[Home], str]
+    text: str, settings: dict[str, object], space_of: Callable[[AccountRegion], str]
 ) -> tuple[str, str] | None:
     if not text:
         settings["dead_letter"], settings["max_deliveries"] = "", 0
@@ -273,20 +283,20 @@ def _redrive(
 
 
 def _why_none(text: str) -> str:
-    """Why a text is no redrive policy."""
+    """Return why a text is not a valid redrive policy."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         found = None
     if isinstance(found, dict):
-        for name in Redrive.__struct_fields__:
+        for name in RedrivePolicy.__struct_fields__:
             if name not in found:
                 return f"Redrive policy does not contain mandatory attribute: {name}."
     return "Redrive policy is not a valid JSON map."
 
 
-def read_redrive(text: str) -> Redrive | None:
-    """A redrive policy; None: it is none."""
+def read_redrive(text: str) -> RedrivePolicy | None:
+    """Parse a RedrivePolicy; return None if it is invalid."""
     try:
         found = msgspec.json.decode(text)
         if not isinstance(found, dict):
@@ -294,23 +304,23 @@ def read_redrive(text: str) -> Redrive | None:
         count = found["maxReceiveCount"]
         if isinstance(count, bool) or not isinstance(count, int | str):
             return None
-        return Redrive(str(found["deadLetterTargetArn"]), int(count))
+        return RedrivePolicy(str(found["deadLetterTargetArn"]), int(count))
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-class Allowed(msgspec.Struct, frozen=True):
-    """Whose dead letters a queue takes."""
+class RedriveAllowPolicy(msgspec.Struct, frozen=True):
+    """A parsed RedriveAllowPolicy: the source queues whose dead letters a queue accepts."""
 
     redrivePermission: Literal["allowAll", "denyAll", "byQueue"]  # noqa: N815
     sourceQueueArns: tuple[str, ...] = ()  # noqa: N815
 
 
-_allowed = json_decoder(Allowed)
+_allowed = json_decoder(RedriveAllowPolicy)
 
 
-def read_allowed(text: str) -> Allowed | None:
-    """A redrive allow policy; None: it is none."""
+def read_allowed(text: str) -> RedriveAllowPolicy | None:
+    """Parse a RedriveAllowPolicy; return None if it is invalid."""
     try:
         found = _allowed.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -322,24 +332,26 @@ def read_allowed(text: str) -> Allowed | None:
     return found if is_fit and all(map(read_arn, sources)) else None
 
 
-def takes_letters(known: Known, source: str) -> bool:
-    """Whether a queue takes the dead letters of the one that has this ARN."""
+def accepts_dead_letters(known: QueueInfo, source: str) -> bool:
+    """Return whether a queue accepts the dead letters of the queue with this ARN."""
     allowed = read_allowed(known.note(ALLOW))
     if allowed is None or allowed.redrivePermission == "allowAll":
         return True
     return allowed.redrivePermission == "byQueue" and source in allowed.sourceQueueArns
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """How many messages a queue has, by what may be done with them."""
+class MessageCounts(msgspec.Struct, frozen=True):
+    """The number of messages of a queue, by state."""
 
     ready: int
     in_flight: int
     delayed: int
 
 
-def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
-    """All attributes of a queue, by the names of SQS."""
+def render_attributes(
+    known: QueueInfo, home: AccountRegion, counts: MessageCounts
+) -> dict[str, str]:
+    """Return all attributes of a queue by their SQS names."""
     spec, notes = known.spec, known.notes
     found = {
         VISIBILITY: str(known.visibility_seconds),
@@ -377,14 +389,13 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
     return found
 
 
-def _retention(known: Known) -> str:
-    """For how long messages are kept; of a queue that keeps them for ever, the longest that SQS
-    knows."""
+def _retention(known: QueueInfo) -> str:
+    """Return the retention in seconds; the maximum of SQS for queues that keep messages forever."""
     seconds = known.spec.ttl_ms // 1000 or limits.SQS_RETENTION_SECONDS_MAX
     return str(min(seconds, limits.SQS_RETENTION_SECONDS_MAX))
 
 
-def _managed(known: Known) -> str:
+def _managed(known: QueueInfo) -> str:
     given = known.note("SqsManagedSseEnabled")
     return given or ("false" if known.note("KmsMasterKeyId") else "true")
 
@@ -397,7 +408,7 @@ def _with_number(text: str) -> str:
     return msgspec.json.encode(found | {"maxReceiveCount": int(found["maxReceiveCount"])}).decode()
 
 
-def redrives_itself(known: Known, home: Home) -> bool:
+def redrives_itself(known: QueueInfo, home: AccountRegion) -> bool:
     """Return whether the redrive policy names the queue itself: its messages stay where they are.
 
     The engine has no dead-letter queue then.
@@ -411,8 +422,10 @@ def redrives_itself(known: Known, home: Home) -> bool:
     )
 
 
-def _policy(known: Known, home: Home) -> str:
-    """As it was given, if it still says what the queue does."""
+def _policy(known: QueueInfo, home: AccountRegion) -> str:
+    """Return the RedrivePolicy: the text that was set if it still matches the settings, else a new
+    one.
+    """
     spec, given = known.spec, known.note("RedrivePolicy")
     policy = read_redrive(given) if given else None
     name = spec.dead_letter.rpartition("/")[2]

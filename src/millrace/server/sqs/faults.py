@@ -1,4 +1,4 @@
-"""Errors of SQS, in its words."""
+"""Errors of SQS with the codes and messages of AWS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_queue() -> Fault:
 
 
 def queue_exists(attribute: str) -> Fault:
-    """The queue is there, and otherwise."""
+    """A queue of this name exists with other attributes."""
     return Fault(
         "QueueNameExists",
         "A queue already exists with the same name and a different value for attribute "
@@ -29,7 +29,7 @@ def queue_exists(attribute: str) -> Fault:
 
 
 def purged_lately(name: str, seconds: int) -> Fault:
-    """The queue was purged a moment ago."""
+    """The queue was purged less than `seconds` ago."""
     return Fault(
         "PurgeQueueInProgress",
         f"Only one PurgeQueue operation on {name} is allowed every {seconds} seconds.",
@@ -39,7 +39,7 @@ def purged_lately(name: str, seconds: int) -> Fault:
 
 
 def deleted_lately(seconds: int) -> Fault:
-    """A queue of this name was deleted a moment ago."""
+    """A queue of this name was deleted less than `seconds` ago."""
     return Fault(
         "QueueDeletedRecently",
         f"You must wait {seconds} seconds after deleting a queue before you can create another "
@@ -49,25 +49,25 @@ def deleted_lately(seconds: int) -> Fault:
 
 
 def unknown_attribute(name: str) -> Fault:
-    """A queue has no such attribute."""
+    """The queue attribute does not exist."""
     return Fault("InvalidAttributeName", f"Unknown Attribute {name}.")
 
 
 def fifo_attribute(name: str) -> Fault:
-    """A standard queue is created with an attribute of FIFO queues."""
+    """An attribute of FIFO queues was given for a standard queue."""
     return Fault(
         "InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true."
     )
 
 
 def bad_attribute(name: str, why: str = "") -> Fault:
-    """An attribute of a queue cannot be so."""
+    """The value of a queue attribute is invalid."""
     reason = f" Reason: {why}" if why else ""
     return Fault("InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}")
 
 
 def bad_receipt(receipt: str) -> Fault:
-    """It is no receipt, or none of this queue."""
+    """The receipt handle is invalid or belongs to another queue."""
     return Fault(
         "ReceiptHandleIsInvalid",
         f'The input receipt handle "{receipt[:300]}" is not a valid receipt handle.',
@@ -76,12 +76,12 @@ def bad_receipt(receipt: str) -> Fault:
 
 
 def over_limit(message: str) -> Fault:
-    """Too many are in flight."""
+    """A limit is exceeded, such as that of messages in flight."""
     return Fault("OverLimit", message, status=403)
 
 
 def no_entries(name: str) -> Fault:
-    """A batch of nothing."""
+    """The batch has no entries."""
     return Fault(
         "EmptyBatchRequest",
         f"There should be at least one {name} in the request.",
@@ -90,7 +90,7 @@ def no_entries(name: str) -> Fault:
 
 
 def too_many_entries(count: int, most: int) -> Fault:
-    """A batch of too many."""
+    """The batch has too many entries."""
     return Fault(
         "TooManyEntriesInBatchRequest",
         f"Maximum number of entries per request are {most}. You have sent {count}.",
@@ -99,7 +99,7 @@ def too_many_entries(count: int, most: int) -> Fault:
 
 
 def same_ids(one: str) -> Fault:
-    """Two entries of a batch have one id."""
+    """Two entries of a batch have the same id."""
     return Fault(
         "BatchEntryIdsNotDistinct",
         f"Id {one} repeated.",
@@ -108,7 +108,7 @@ def same_ids(one: str) -> Fault:
 
 
 def bad_entry_id() -> Fault:
-    """An entry of a batch has an id that it cannot have."""
+    """The id of a batch entry is invalid."""
     return Fault(
         "InvalidBatchEntryId",
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It "
@@ -118,7 +118,7 @@ def bad_entry_id() -> Fault:
 
 
 def batch_too_long(most: int, size: int) -> Fault:
-    """All messages of a batch together are too large."""
+    """The messages of a batch are too large together."""
     return Fault(
         "BatchRequestTooLong",
         f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes.",
@@ -126,18 +126,6 @@ def batch_too_long(most: int, size: int) -> Fault:
     )
 
 
-CHARACTERS = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-
-
-def bad_contents() -> Fault:
-    """A text has characters that XML cannot hold."""
-    return Fault(
-        "InvalidMessageContents",
-        "Invalid binary character was found in the message body, the set of allowed characters is "
-        f"{CHARACTERS}",
-    )
-
-
 def not_found(message: str) -> Fault:
-    """What a task names is not there."""
+    """The queue or task of a move does not exist."""
     return Fault("ResourceNotFoundException", message, status=404)

@@ -1,7 +1,7 @@
-"""Looking at the messages of a queue without receiving them, for tests and for people.
+"""Returns the messages of a queue without receiving them, for tests and debugging.
 
-The address and its answers are those that users of emulators know: `/_aws/sqs/messages`, answered
-as a receive in XML, or in JSON where that is accepted.
+The path and the responses are those of common SQS emulators: `/_aws/sqs/messages`, answered like a
+ReceiveMessage in XML, or in JSON if the client accepts that.
 """
 
 from __future__ import annotations
@@ -14,41 +14,49 @@ from millrace import limits
 from millrace.core.answers import Explanation
 from millrace.core.model import Headers, Row
 from millrace.errors import MillraceError
-from millrace.server.aws.calls import Call, prove
+from millrace.server.aws.actions import AwsCall, prove
+from millrace.server.aws.api_protocol import AwsCaller
 from millrace.server.aws.digests import digest_of
-from millrace.server.aws.face import Caller
 from millrace.server.aws.fault import bad_value, fault_of, missing_parameter
-from millrace.server.aws.form import read_fields
-from millrace.server.aws.known import Known
+from millrace.server.aws.message_attributes import attributes_digest, attributes_out
+from millrace.server.aws.query_protocol import read_fields
+from millrace.server.aws.queue_info import QueueInfo
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask
-from millrace.server.sqs.large import are_large
-from millrace.server.sqs.origin import learn, message_id, unknown_origins
-from millrace.server.sqs.place import use_at
-from millrace.server.sqs.receive import Given, large_out, system_of, text_of, told_of
+from millrace.server.sqs.dead_letter_ids import learn, message_id, unknown_origins
+from millrace.server.sqs.large_responses import are_large
+from millrace.server.sqs.queue_lookup import use_at
+from millrace.server.sqs.receive import (
+    ReceivedMessage,
+    delivered_form,
+    large_out,
+    system_of,
+    text_of,
+)
+from millrace.server.sqs.schemas import ReceiveMessageOut, SqsMessageOut
 from millrace.server.sqs.service import SQS
-from millrace.server.sqs.shapes import MessageOut, ReceiveMessageOut
-from millrace.server.sqs.values import attributes_digest, attributes_out
+from millrace.server.web.route import RequestContext
 
 _RECEIPT = "SQS/BACKDOOR/ACCESS"
-"""In the place of a receipt: nothing was leased."""
+"""Stands in place of a receipt: nothing was leased."""
 
 _VISIBLE = frozenset({"ready", "returned", "blocked", "limited"})
 
 
-async def peek(ask: Ask) -> Response:
-    """The messages of a queue, leased and delayed ones too where that is asked for."""
+async def peek(ask: RequestContext) -> Response:
+    """Return the messages of a queue, on request leased and delayed ones too."""
     caller = ask.request.caller
-    assert isinstance(caller, Caller)
+    assert isinstance(caller, AwsCaller)
     try:
         prove(ask, caller)
-        call = Call(ask, caller, SQS.actions["ReceiveMessage"], ReceiveMessageOut(), is_json=False)
+        call = AwsCall(
+            ask, caller, SQS.actions["ReceiveMessage"], ReceiveMessageOut(), is_json=False
+        )
         return await _peek(call)
     except MillraceError as error:
         raise fault_of(error) from error
 
 
-async def _peek(call: Call[ReceiveMessageOut]) -> Response:
+async def _peek(call: AwsCall[ReceiveMessageOut]) -> Response:
     request, params = call.ask.request, call.ask.params
     asked = read_fields(request.query) | read_fields(bytes(request.body).decode("latin-1"))
     url = asked.get("QueueUrl", "")
@@ -63,7 +71,7 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
 
     is_plain = "application/json" in request.headers.get("accept", "")
 
-    async def use(known: Known) -> list[MessageOut] | Response:
+    async def use(known: QueueInfo) -> list[SqsMessageOut] | Response:
         shown = await _shown(known, states)
         directory = call.aws.directory
         await learn(directory, unknown_origins(directory, (row.headers for row, _ in shown)))
@@ -78,7 +86,7 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
 
 
 def _answer(
-    call: Call[ReceiveMessageOut], messages: list[MessageOut], *, is_plain: bool
+    call: AwsCall[ReceiveMessageOut], messages: list[SqsMessageOut], *, is_plain: bool
 ) -> Response:
     if is_plain:
         told = {"Message": [_plain(one) for one in messages]}
@@ -88,10 +96,10 @@ def _answer(
 
 
 def _flag(asked: Mapping[str, str], name: str) -> bool:
-    """Whether a parameter says yes.
+    """Return the value of a boolean parameter.
 
     Raises:
-        Fault: it says neither yes nor no.
+        Fault: it is neither `true` nor `false`.
     """
     text = asked.get(name, "false")
     if text.lower() not in ("true", "false"):
@@ -99,9 +107,10 @@ def _flag(asked: Mapping[str, str], name: str) -> bool:
     return text.lower() == "true"
 
 
-async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Explanation]]:
-    """The first messages that are in one of these states, however many others are before them, up
-    to a bound."""
+async def _shown(known: QueueInfo, states: Collection[str]) -> list[tuple[Row, Explanation]]:
+    """Return the first messages in one of these states, skipping others up to a bound of rows and
+    bytes.
+    """
     found: list[tuple[Row, Explanation]] = []
     looked, after, size, read = 0, 0, 0, 0
     while looked < limits.SQS_PEEK_LOOKED_MAX and read < limits.SQS_PEEK_READ_BYTES_MAX:
@@ -123,8 +132,8 @@ async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Expla
     return found
 
 
-def _given(row: Row, about: Explanation) -> Given:
-    return Given(
+def _given(row: Row, about: Explanation) -> ReceivedMessage:
+    return ReceivedMessage(
         row.seq,
         row.time_ms,
         row.headers,
@@ -136,8 +145,8 @@ def _given(row: Row, about: Explanation) -> Given:
 
 
 async def _large(
-    call: Call[ReceiveMessageOut],
-    known: Known,
+    call: AwsCall[ReceiveMessageOut],
+    known: QueueInfo,
     shown: list[tuple[Row, Explanation]],
     *,
     is_plain: bool,
@@ -155,29 +164,31 @@ async def _large(
     )
 
 
-def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
+def _out(
+    call: AwsCall[ReceiveMessageOut], known: QueueInfo, row: Row, about: Explanation
+) -> SqsMessageOut:
     given = _given(row, about)
-    body, headers = told_of(call, known, given)
+    body, headers = delivered_form(call, known, given)
     text, body = text_of(body, is_json=call.is_json)
     return _with_text(call, known, given, about, headers, text, digest_of(body))
 
 
 def _with_text(
-    call: Call[ReceiveMessageOut],
-    known: Known,
-    given: Given,
+    call: AwsCall[ReceiveMessageOut],
+    known: QueueInfo,
+    given: ReceivedMessage,
     about: Explanation,
     headers: Headers,
     text: str,
     digest: str,
-) -> MessageOut:
+) -> SqsMessageOut:
     system = system_of(call, known, given, ("All",))
     if not about.deliveries:
         del system["ApproximateFirstReceiveTimestamp"]
     system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
     system["IsDelayed"] = "true" if about.state == "delayed" else "false"
     attributes = attributes_out(headers)
-    return MessageOut(
+    return SqsMessageOut(
         message_id(call.aws.directory, known, given.seq, given.headers),
         _RECEIPT,
         digest,
@@ -188,8 +199,8 @@ def _with_text(
     )
 
 
-def _plain(one: MessageOut) -> dict[str, object]:
-    """A message as XML has it, in JSON."""
+def _plain(one: SqsMessageOut) -> dict[str, object]:
+    """Render a message in JSON with the structure that it has in XML."""
     plain: dict[str, object] = {
         "MessageId": one.message_id,
         "ReceiptHandle": one.receipt_handle,

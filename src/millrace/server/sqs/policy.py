@@ -1,24 +1,25 @@
-"""The policy of a queue: as it was set, and the statements that AddPermission wrote since.
+"""The policy of a queue: the text of the Policy attribute, and statements that AddPermission added
+since.
 
-Each of these is a note of its own, under its label: of two that are written at the same time, by
-processes that know nothing of each other, none is lost.
+Each added statement is a note of its own, with its label in the key, so that concurrent additions
+of different processes are all kept.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from millrace.server.aws.known import PREFIX, Known
-from millrace.server.aws.names import Home, arn_of
+from millrace.server.aws.names import AccountRegion, arn_of
+from millrace.server.aws.queue_info import PREFIX, QueueInfo
 
 POLICY = f"{PREFIX}Policy"
 VERSION = "2008-10-17"
-"""Of a policy that AddPermission begins."""
+"""Version of a policy that AddPermission creates."""
 PERMISSION = f"{PREFIX}permission:"
 
 
-def read_policy(known: Known) -> tuple[dict[str, object], list[object]]:
-    """The policy as it was set, and its statements; of a note that is none, nothing."""
+def read_policy(known: QueueInfo) -> tuple[dict[str, object], list[object]]:
+    """Return the Policy attribute and its statements; both empty if the note is invalid."""
     read = _decoded(known.notes.get(POLICY, ""))
     policy: dict[str, object] = read if isinstance(read, dict) else {}
     found = policy.get("Statement", [])
@@ -34,12 +35,14 @@ def _decoded(text: str) -> object:
 
 
 def is_labelled(statement: object, label: str) -> bool:
-    """Whether a statement has this label."""
+    """Return whether a statement has this label."""
     return isinstance(statement, dict) and statement.get("Sid") == label
 
 
-def policy_of(known: Known, home: Home) -> str:
-    """The whole policy; as it was set, where nothing was written since. Empty: there is none."""
+def policy_of(known: QueueInfo, home: AccountRegion) -> str:
+    """Return the complete policy, unchanged if no statements were added; empty if there is no
+    policy.
+    """
     added = [text for name, text in sorted(known.notes.items()) if name.startswith(PERMISSION)]
     if not added:
         return known.notes.get(POLICY, "")
@@ -56,6 +59,6 @@ def one_or_all(texts: list[str]) -> str | list[str]:
     return texts[0] if len(texts) == 1 else texts
 
 
-def without_permissions(known: Known) -> dict[str, str]:
-    """Notes by which what AddPermission wrote is gone: a policy that is set replaces it."""
+def without_permissions(known: QueueInfo) -> dict[str, str]:
+    """Return note changes that remove all added statements, since a new policy replaces them."""
     return {name: "" for name in known.notes if name.startswith(PERMISSION)}

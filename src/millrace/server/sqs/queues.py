@@ -1,4 +1,4 @@
-"""Making, finding, changing and ending queues."""
+"""The SQS actions that create, find, configure, list, purge and delete queues."""
 
 from __future__ import annotations
 
@@ -12,16 +12,30 @@ from millrace import limits
 from millrace.client.queue import configure_notes, purge_with_ids
 from millrace.client.settings import QueueSettings
 from millrace.errors import Exists, NotFound
-from millrace.server.aws.calls import Call
+from millrace.server.auth.account_number import is_account
+from millrace.server.auth.acts import Act, queue_made
+from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.fault import bad_value, invalid_parameter
-from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, PURGED, SALT, TAG, Known
-from millrace.server.aws.names import Home, arn_of, is_account, read_arn
+from millrace.server.aws.names import AccountRegion, arn_of, read_arn
+from millrace.server.aws.queue_info import (
+    CREATED,
+    MODIFIED,
+    PREFIX,
+    PURGED,
+    SALT,
+    TAG,
+    QueueInfo,
+)
+from millrace.server.aws.raw_delivery import share_raw
+from millrace.server.aws.topic_headers import HIDDEN
 from millrace.server.clock import now_ms
-from millrace.server.rest.act import Act, queue_made
-from millrace.server.sns.headers import HIDDEN
-from millrace.server.sns.raw import share_raw
 from millrace.server.sqs import attributes
-from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
+from millrace.server.sqs.attributes import (
+    ALL,
+    SETTABLE,
+    MessageCounts,
+    ParsedAttributes,
+)
 from millrace.server.sqs.faults import (
     deleted_lately,
     no_queue,
@@ -29,11 +43,14 @@ from millrace.server.sqs.faults import (
     queue_exists,
     unknown_attribute,
 )
-from millrace.server.sqs.place import home_at, place_at, url_of, use_at
 from millrace.server.sqs.policy import without_permissions
-from millrace.server.sqs.service import SQS
-from millrace.server.sqs.shapes import (
-    AttributesOut,
+from millrace.server.sqs.queue_lookup import (
+    home_at,
+    place_at,
+    url_of,
+    use_at,
+)
+from millrace.server.sqs.schemas import (
     CreateQueueIn,
     GetAttributesIn,
     GetQueueUrlIn,
@@ -44,13 +61,15 @@ from millrace.server.sqs.shapes import (
     OfQueue,
     QueueUrlOut,
     SetAttributesIn,
+    SqsAttributesOut,
 )
+from millrace.server.sqs.service import SQS
 from millrace.server.sqs.tags import see_tags
 
 
 @SQS.action("CreateQueue", CreateQueueIn, QueueUrlOut)
-async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
-    """Make a queue, or see that the one that is there is like this."""
+async def create_queue(call: AwsCall[CreateQueueIn]) -> QueueUrlOut:
+    """Create a queue, or verify that the existing one has the same attributes."""
     told, home = call.told, call.caller.home
     name = told.queue_name
     is_fifo = told.attributes.get("FifoQueue", "").lower() == "true"
@@ -60,7 +79,7 @@ async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
     tags = {**told.tags, **told.more_tags}
     see_tags(tags)
     bounds = call.aws.directory.bounds
-    found = attributes.wanted(
+    found = attributes.parse_attributes(
         told.attributes, call.aws.space, bounds, is_fifo=is_fifo, is_new=True
     ).of(space, name)
     await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=is_fifo)
@@ -79,10 +98,10 @@ async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
 
 
 async def _make(
-    call: Call[CreateQueueIn],
+    call: AwsCall[CreateQueueIn],
     space: str,
     name: str,
-    found: Wanted,
+    found: ParsedAttributes,
     tags: dict[str, str],
     *,
     is_fifo: bool,
@@ -96,23 +115,29 @@ async def _make(
         SALT: secrets.token_hex(16),
     }
     settings: QueueSettings = {
-        **attributes.usual(call.aws.directory.bounds, is_fifo=is_fifo),
+        **attributes.default_settings(call.aws.directory.bounds, is_fifo=is_fifo),
         **found.settings,
         "notes": notes,
     }
     try:
         await call.ask.desk.millrace.queue(name, space=space, **settings)
     except Exists:
-        # Somebody else was faster.
+        # A concurrent request has created it.
         known = await call.aws.directory.look(space, name)
         _see_same(known, call.told.attributes, call.caller.home)
     call.aws.directory.forget(space, name)
 
 
 async def _see_letters(
-    call: Call[Any], found: Wanted, space: str, source: str, *, is_fifo: bool
+    call: AwsCall[Any], found: ParsedAttributes, space: str, source: str, *, is_fifo: bool
 ) -> None:
-    """See that dead letters may go where a queue wants them."""
+    """Validate the dead-letter queue of a redrive policy.
+
+    Raises:
+        Fault: it does not exist, has another account, region or kind, or does not accept dead
+            letters of this queue.
+        Denied: the caller may not publish to it.
+    """
     if found.letters is None:
         return
     at, name = found.letters
@@ -126,13 +151,13 @@ async def _see_letters(
         raise bad_value(
             policy, "RedrivePolicy", f"Dead-letter queue of a {kind} queue must be a {kind} queue."
         )
-    # Whether it is there is told to those alone who may use it.
+    # Checked before the lookup: only callers with the right learn whether the queue exists.
     call.check("publish", at, name)
     try:
         letters = await call.aws.directory.look(at, name)
     except NotFound as error:
         raise bad_value(policy, "RedrivePolicy", "Dead letter target does not exist.") from error
-    if not attributes.takes_letters(letters, source):
+    if not attributes.accepts_dead_letters(letters, source):
         raise bad_value(
             policy,
             "RedrivePolicy",
@@ -140,14 +165,14 @@ async def _see_letters(
         )
 
 
-def _see_same(known: Known, given: dict[str, str], home: Home) -> None:
-    """See that a queue that is there is as it is asked for.
+def _see_same(known: QueueInfo, given: dict[str, str], home: AccountRegion) -> None:
+    """Verify that an existing queue has the requested attributes.
 
     Raises:
-        Fault: it is not.
+        Fault: an attribute differs.
     """
-    told = attributes.told(known, home, Counts(0, 0, 0))
-    # Told of queues with a key alone, and so many of any other.
+    told = attributes.render_attributes(known, home, MessageCounts(0, 0, 0))
+    # Rendered only for queues with a key; for the others the default is compared.
     told.setdefault("KmsDataKeyReusePeriodSeconds", attributes.KEY_SECONDS)
     for name, text in given.items():
         is_flag = text.lower() in ("true", "false")
@@ -159,13 +184,13 @@ def _see_same(known: Known, given: dict[str, str], home: Home) -> None:
 
 
 @SQS.action("GetQueueUrl", GetQueueUrlIn, QueueUrlOut)
-async def get_queue_url(call: Call[GetQueueUrlIn]) -> QueueUrlOut:
-    """Where a queue is."""
+async def get_queue_url(call: AwsCall[GetQueueUrlIn]) -> QueueUrlOut:
+    """Return the URL of a queue by its name."""
     told, home = call.told, call.caller.home
     if told.owner:
         if not is_account(told.owner):
             raise bad_value(told.owner[:100], "QueueOwnerAWSAccountId", "It has twelve digits.")
-        home = Home(told.owner, home.region)
+        home = AccountRegion(told.owner, home.region)
     space = call.aws.space(home)
     if not call.sees(space, told.queue_name):
         raise no_queue()
@@ -177,8 +202,8 @@ async def get_queue_url(call: Call[GetQueueUrlIn]) -> QueueUrlOut:
 
 
 @SQS.action("ListQueues", ListQueuesIn, ListQueuesOut)
-async def list_queues(call: Call[ListQueuesIn]) -> ListQueuesOut:
-    """The queues that whoever asks may do anything with."""
+async def list_queues(call: AwsCall[ListQueuesIn]) -> ListQueuesOut:
+    """List the queues that the caller has any right to."""
     told, home = call.told, call.caller.home
     space = call.aws.space(home)
     names = [
@@ -193,10 +218,10 @@ async def list_queues(call: Call[ListQueuesIn]) -> ListQueuesOut:
 
 
 def page_of(names: Sequence[str], token: str, most: int | None) -> tuple[list[str], str | None]:
-    """A page of names that are in order, and what the next one begins with.
+    """Return a page of sorted names, and the token of the next page if there is one.
 
     Raises:
-        Fault: the token is none, or the page too large.
+        Fault: the token is invalid, or the page size is out of range.
     """
     if most is not None and not 1 <= most <= limits.SQS_LIST_MAX:
         raise bad_value(most, "MaxResults", f"MaxResults must be 1 to {limits.SQS_LIST_MAX}.")
@@ -212,34 +237,36 @@ def page_of(names: Sequence[str], token: str, most: int | None) -> tuple[list[st
     return page, urlsafe_b64encode(page[-1].encode()).decode() if is_more else None
 
 
-@SQS.action("GetQueueAttributes", GetAttributesIn, AttributesOut)
-async def get_queue_attributes(call: Call[GetAttributesIn]) -> AttributesOut:
-    """What a queue is like, and how many messages it has."""
+@SQS.action("GetQueueAttributes", GetAttributesIn, SqsAttributesOut)
+async def get_queue_attributes(call: AwsCall[GetAttributesIn]) -> SqsAttributesOut:
+    """Return the requested attributes of a queue, the counts of its messages included."""
     names = call.told.attribute_names
     for name in names:
         if name not in ALL and name != "All":
             raise unknown_attribute(name)
     home, _ = home_at(call, call.told.queue_url)
 
-    async def use(known: Known) -> dict[str, str]:
+    async def use(known: QueueInfo) -> dict[str, str]:
         holders = await known.queue.holders()
         live = (await known.queue.stats())["live"]
-        # The two were not asked at once.
+        # The two figures were read one after the other and may not agree.
         held = min(holders.held_by_workers, live)
         delayed = min(holders.delayed, live - held)
-        return attributes.told(known, home, Counts(live - held - delayed, held, delayed))
+        return attributes.render_attributes(
+            known, home, MessageCounts(live - held - delayed, held, delayed)
+        )
 
     space, name = place_at(call, call.told.queue_url, None)
     call.aws.directory.forget(space, name)
     found = await use_at(call, call.told.queue_url, None, use)
     if "All" in names:
-        return AttributesOut(found)
-    return AttributesOut({name: found[name] for name in names if name in found})
+        return SqsAttributesOut(found)
+    return SqsAttributesOut({name: found[name] for name in names if name in found})
 
 
 @SQS.action("SetQueueAttributes", SetAttributesIn)
-async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
-    """Change what a queue is like."""
+async def set_queue_attributes(call: AwsCall[SetAttributesIn]) -> None:
+    """Change attributes of a queue."""
     told = call.told
     space, name = place_at(call, told.queue_url, "manage")
     home, _ = home_at(call, told.queue_url)
@@ -247,8 +274,8 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
         if attribute not in SETTABLE:
             raise unknown_attribute(attribute)
 
-    async def use(known: Known) -> None:
-        found = attributes.wanted(
+    async def use(known: QueueInfo) -> None:
+        found = attributes.parse_attributes(
             told.attributes,
             call.aws.space,
             known.bounds,
@@ -271,8 +298,8 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
 
 
 @SQS.action("DeleteQueue", OfQueue)
-async def delete_queue(call: Call[OfQueue]) -> None:
-    """End a queue with all that it holds."""
+async def delete_queue(call: AwsCall[OfQueue]) -> None:
+    """Delete a queue with all its messages."""
     space, name = place_at(call, call.told.queue_url, "manage")
     act = Act("delete_queue", f"{space}/{name}", ends=queue_made(space, name))
     was_there = await call.ask.server.act(
@@ -285,13 +312,13 @@ async def delete_queue(call: Call[OfQueue]) -> None:
 
 
 @SQS.action("PurgeQueue", OfQueue)
-async def purge_queue(call: Call[OfQueue]) -> None:
-    """End every message that is there now."""
+async def purge_queue(call: AwsCall[OfQueue]) -> None:
+    """Remove all present messages of a queue."""
     space, name = place_at(call, call.told.queue_url, "manage")
     directory = call.aws.directory
     seconds = directory.bounds.cooldown_seconds
 
-    async def use(known: Known) -> None:
+    async def use(known: QueueInfo) -> None:
         if seconds:
             if known.was_purged(now_ms() - seconds * 1000):
                 raise purged_lately(name, seconds)
@@ -302,7 +329,7 @@ async def purge_queue(call: Call[OfQueue]) -> None:
     if not seconds:
         await use_at(call, call.told.queue_url, "manage", use)
         return
-    # Other processes may have purged it: its notes are read anew.
+    # Other processes may have purged the queue: its notes are read again.
     async with directory.turn(space, name):
         directory.forget(space, name)
         await use_at(call, call.told.queue_url, "manage", use)
@@ -310,12 +337,12 @@ async def purge_queue(call: Call[OfQueue]) -> None:
 
 
 @SQS.action("ListDeadLetterSourceQueues", ListSourcesIn, ListSourcesOut)
-async def list_dead_letter_source_queues(call: Call[ListSourcesIn]) -> ListSourcesOut:
-    """The queues whose dead letters go to this one."""
+async def list_dead_letter_source_queues(call: AwsCall[ListSourcesIn]) -> ListSourcesOut:
+    """List the queues whose dead letters go to this queue."""
     told = call.told
     home, _ = home_at(call, told.queue_url)
 
-    async def use(known: Known) -> list[str]:
+    async def use(known: QueueInfo) -> list[str]:
         names = await sources_of(call, known.queue.space, known.queue.name)
         if attributes.redrives_itself(known, home):
             names = sorted([*names, known.queue.name])
@@ -326,8 +353,10 @@ async def list_dead_letter_source_queues(call: Call[ListSourcesIn]) -> ListSourc
     return ListSourcesOut([url_of(call, home, name) for name in page], token)
 
 
-async def sources_of(call: Call[Any], space: str, letters: str) -> list[str]:
-    """The queues whose dead letters go to one, in order."""
+async def sources_of(call: AwsCall[Any], space: str, letters: str) -> list[str]:
+    """Return the sorted names of the queues whose dead-letter queue this is and that the caller may
+    see.
+    """
     found: list[str] = []
     millrace = call.ask.desk.millrace
     for name in await millrace.queues(space=space):
@@ -340,8 +369,8 @@ async def sources_of(call: Call[Any], space: str, letters: str) -> list[str]:
     return found
 
 
-def place_of_arn(call: Call[Any], arn: str) -> tuple[str, str] | None:
-    """Space and name of the queue that an ARN names; None: it names none."""
+def place_of_arn(call: AwsCall[Any], arn: str) -> tuple[str, str] | None:
+    """Return space and name of the queue of an ARN, or None if it is not the ARN of a queue."""
     found = read_arn(arn)
     if found is None or found.service != "sqs":
         return None

@@ -1,4 +1,4 @@
-"""Receiving messages."""
+"""The SQS action ReceiveMessage: parsing of requests, rendering of messages, long polling."""
 
 from __future__ import annotations
 
@@ -8,34 +8,25 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millrace import limits
+from millrace.client.engine import CallbackEngine
 from millrace.client.lease import Lease, first_ms_of
 from millrace.client.leasing import lease_command
-from millrace.client.message import by_turns
-from millrace.client.queue import lease_handed, read_leased
-from millrace.client.submitting import Submits
+from millrace.client.message import sort_by_turn
+from millrace.client.queue import lease_with_result, read_leased
 from millrace.core.answers import Leased
-from millrace.core.bury import PREFIX as DEAD_PREFIX
-from millrace.core.bury import first_ms
-from millrace.core.commands import Lease as Command
-from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.model import Headers, Row
-from millrace.server.aws.calls import Call
+from millrace.core.commands import LeaseMessages as Command
+from millrace.core.model import GROUP_HEADER, Headers, Row
+from millrace.core.transfer.dead_letter import PREFIX as DEAD_PREFIX
+from millrace.core.transfer.dead_letter import first_ms
+from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.envelope_delivery import (
+    envelope_of,
+    is_raw,
+    subscription_of,
+    topic_of,
+)
 from millrace.server.aws.fault import Fault, bad_value
-from millrace.server.aws.form import NOT_IN_XML
-from millrace.server.aws.known import Known
-from millrace.server.aws.names import arn_of, home_of
-from millrace.server.http.response import Response
-from millrace.server.http.site import Answer
-from millrace.server.rest.under import Poll, Under
-from millrace.server.sns.handing import handed, is_raw, subscription_of, topic_of
-from millrace.server.sns.headers import TOPIC
-from millrace.server.sqs.faults import over_limit
-from millrace.server.sqs.large import LargeBodies, are_large
-from millrace.server.sqs.origin import learn, message_id, unknown_origins
-from millrace.server.sqs.place import known_at, use_at
-from millrace.server.sqs.service import SQS
-from millrace.server.sqs.shapes import MessageOut, ReceiveMessageIn, ReceiveMessageOut
-from millrace.server.sqs.values import (
+from millrace.server.aws.message_attributes import (
     DEDUP,
     SENDER,
     TRACE,
@@ -45,6 +36,19 @@ from millrace.server.sqs.values import (
     chosen,
     see_id,
 )
+from millrace.server.aws.names import arn_of, home_of
+from millrace.server.aws.query_protocol import NOT_IN_XML
+from millrace.server.aws.queue_info import QueueInfo
+from millrace.server.aws.topic_headers import TOPIC
+from millrace.server.http.listener_context import Answer
+from millrace.server.http.response import Response
+from millrace.server.sqs.dead_letter_ids import learn, message_id, unknown_origins
+from millrace.server.sqs.faults import over_limit
+from millrace.server.sqs.large_responses import LargeBodies, are_large
+from millrace.server.sqs.queue_lookup import known_at, use_at
+from millrace.server.sqs.schemas import ReceiveMessageIn, ReceiveMessageOut, SqsMessageOut
+from millrace.server.sqs.service import SQS
+from millrace.server.web.pending_request import LongPoll, PendingRequest
 
 SYSTEM = frozenset(
     {
@@ -65,19 +69,19 @@ _HEADERS = (("MessageGroupId", GROUP_HEADER), ("MessageDeduplicationId", DEDUP),
 _NOTHING = ReceiveMessageOut()
 
 
-class Wish(NamedTuple):
-    """What a receive asks for."""
+class ReceiveParams(NamedTuple):
+    """The parsed parameters of a ReceiveMessage request."""
 
     command: Command
     wait_ms: int
     system: Collection[str]
 
 
-def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
-    """What a receive asks for.
+def _wish(known: QueueInfo, told: ReceiveMessageIn) -> ReceiveParams:
+    """Parse and validate a ReceiveMessage request.
 
     Raises:
-        Fault: something of it cannot be so.
+        Fault: a parameter is out of range or not valid for this queue.
     """
     bounds = known.bounds
     count = told.max_number_of_messages
@@ -102,13 +106,18 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
     for name in system:
         if name not in SYSTEM:
             raise Fault("InvalidAttributeName", f"Unknown Attribute {name}.")
-    # A lease of no time would never be: one of a millisecond is over when the answer is there.
+    # With a visibility timeout of 0 no lease would be made: one of a millisecond has expired by the
+    # time the response arrives.
     command, wait_ms = lease_command(count, seconds or 0.001, wait, attempt, together=known.is_fifo)
-    return Wish(command, wait_ms, system)
+    return ReceiveParams(command, wait_ms, system)
 
 
 def _within(name: str, value: int | None, least: int, most: int, usual: int) -> int:
-    """A number of a receive, or the usual one where it says none."""
+    """Return a number within its bounds, or the default if the request omits it.
+
+    Raises:
+        Fault: the number is out of bounds.
+    """
     if value is None:
         return usual
     if not least <= value <= most:
@@ -116,8 +125,8 @@ def _within(name: str, value: int | None, least: int, most: int, usual: int) -> 
     return value
 
 
-class Given(NamedTuple):
-    """A message that was handed out."""
+class ReceivedMessage(NamedTuple):
+    """A received message, before it is rendered."""
 
     seq: int
     time_ms: int
@@ -126,56 +135,60 @@ class Given(NamedTuple):
     receipt: str
     deliveries: int
     first_ms: int = 0
-    """When it was handed out first; 0: that is not known."""
+    """Time of the first receive in milliseconds; 0 if unknown."""
 
 
 def _out(
-    call: Call[ReceiveMessageIn], known: Known, given: Given, system: Collection[str]
-) -> MessageOut:
-    body, headers = told_of(call, known, given)
+    call: AwsCall[ReceiveMessageIn],
+    known: QueueInfo,
+    given: ReceivedMessage,
+    system: Collection[str],
+) -> SqsMessageOut:
+    body, headers = delivered_form(call, known, given)
     text, body = text_of(body, is_json=call.is_json)
     digest = call.aws.digests.take(known.queue.shards.first, given.seq, body)
     return _with_text(call, known, given, system, headers, text, digest)
 
 
 async def large_out(
-    call: Call[Any],
-    known: Known,
-    given: Sequence[Given],
-    out: Callable[[Given, Headers, str, str], MessageOut],
-    answer: Callable[[list[MessageOut]], Response],
+    call: AwsCall[Any],
+    known: QueueInfo,
+    given: Sequence[ReceivedMessage],
+    out: Callable[[ReceivedMessage, Headers, str, str], SqsMessageOut],
+    answer: Callable[[list[SqsMessageOut]], Response],
     *,
     is_json: bool,
 ) -> Response:
-    """The answer with messages that are large together.
+    """Return a response with messages whose bodies are large together, rendered in steps.
 
-    `out` makes one of its headers, its text and the digest of that, and `answer` the answer of all.
+    `out` makes a message of its headers, its text and the MD5 of the text; `answer` makes the
+    response of all messages.
     """
     bodies = LargeBodies(is_json=is_json, fits_xml=not call.is_json)
-    messages: list[MessageOut] = []
+    messages: list[SqsMessageOut] = []
     for one in given:
-        body, headers = told_of(call, known, one)
+        body, headers = delivered_form(call, known, one)
         mark, digest = await bodies.add(body)
         messages.append(out(one, headers, mark, digest))
     return bodies.into(answer(messages))
 
 
 def _with_text(
-    call: Call[ReceiveMessageIn],
-    known: Known,
-    given: Given,
+    call: AwsCall[ReceiveMessageIn],
+    known: QueueInfo,
+    given: ReceivedMessage,
     system: Collection[str],
     headers: Headers,
     text: str,
     body_digest: str,
-) -> MessageOut:
+) -> SqsMessageOut:
     attributes = {}
     digest: str | None = None
     names = call.told.message_attribute_names
     if headers and names:
         attributes = chosen(attributes_out(headers), names)
         digest = attributes_digest(attributes) if attributes else None
-    return MessageOut(
+    return SqsMessageOut(
         message_id(call.aws.directory, known, given.seq, given.headers),
         given.receipt,
         body_digest,
@@ -187,42 +200,51 @@ def _with_text(
 
 
 def _is_bare(row: Row) -> bool:
-    """Whether a message has nothing but its body, and who sent it."""
+    """Return whether a message has no headers except that of its sender."""
     headers = row.headers
     return not headers or (len(headers) == 1 and headers[0][0] == SENDER)
 
 
-def _bare_out(call: Call[ReceiveMessageIn], known: Known, row: Row, receipt: str) -> MessageOut:
-    """As `_out`, of one that has nothing else, and is asked for nothing else."""
+def _bare_out(
+    call: AwsCall[ReceiveMessageIn], known: QueueInfo, row: Row, receipt: str
+) -> SqsMessageOut:
+    """Render a message without headers for a request that names no attributes; otherwise like
+    `_out`.
+    """
     text, body = text_of(row.body or b"", is_json=call.is_json)
     digest = call.aws.digests.take(known.queue.shards.first, row.seq, body)
-    return MessageOut(known.message_id(row.seq), receipt, digest, text)
+    return SqsMessageOut(known.message_id(row.seq), receipt, digest, text)
 
 
-def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers]:
-    """Body and headers as they are told: what came from a topic is within what SNS puts around it,
-    its attributes too, unless the queue has it raw."""
+def delivered_form(
+    call: AwsCall[Any], known: QueueInfo, given: ReceivedMessage
+) -> tuple[bytes, Headers]:
+    """Return body and headers as the client receives them.
+
+    A message of a topic is wrapped in the SNS envelope, its attributes included, unless the
+    subscription of the queue has raw delivery.
+    """
     headers = given.headers
     topic = topic_of(headers) if headers else None
     if topic is None or is_raw(known.notes, topic):
         return given.body, headers
-    text = handed(
+    text = envelope_of(
         given.body,
         headers,
         attributes_out(headers),
         given.time_ms,
         subscription_of(known.notes, topic),
-        call.aws.exchange.around(call.base),
+        call.aws.sns.around(call.base),
         f"{given.seq:020d}" if topic.endswith(".fifo") else None,
     )
     return text.encode(), ()
 
 
 def text_of(body: bytes, *, is_json: bool) -> tuple[str, bytes]:
-    """A body as text, and the bytes of what is told, whose digest clients compare with it.
+    """Return a body as text, and the bytes of that text, whose MD5 clients verify.
 
-    One that is no text, or has what XML cannot hold, was not published through SQS: marks stand
-    for what cannot be told.
+    Bodies that are not UTF-8, or contain characters that XML cannot represent, were published
+    through another API: such characters are replaced by U+FFFD.
     """
     try:
         text = body.decode()
@@ -236,9 +258,9 @@ def text_of(body: bytes, *, is_json: bool) -> tuple[str, bytes]:
 
 
 def system_of(
-    call: Call[Any], known: Known, given: Given, names: Collection[str]
+    call: AwsCall[Any], known: QueueInfo, given: ReceivedMessage, names: Collection[str]
 ) -> dict[str, str]:
-    """What SQS itself knows of a message, as far as it is asked for."""
+    """Return the requested system attributes of a message."""
     headers = dict(given.headers)
     found = {
         "SenderId": headers.get(SENDER, call.caller.home.account.encode()).decode(
@@ -248,7 +270,7 @@ def system_of(
         "ApproximateReceiveCount": str(_receives(headers, given.deliveries)),
         "ApproximateFirstReceiveTimestamp": str(given.first_ms or given.time_ms),
     }
-    # A message of a FIFO topic is an ordinary one in a standard queue.
+    # A message of a FIFO topic has neither group nor deduplication id in a standard queue.
     is_unordered = not known.is_fifo and headers.get(TOPIC, b"").endswith(b".fifo")
     for name, header in _TRACED if is_unordered else _HEADERS:
         if header in headers:
@@ -267,20 +289,22 @@ def system_of(
 
 
 def _receives(headers: Mapping[str, bytes], deliveries: int) -> int:
-    """How often a message was received; of a dead letter, where it came from as well."""
+    """Return the receive count of a message; for a dead letter, receives in its source queue
+    included.
+    """
     before = headers.get(f"{DEAD_PREFIX}deliveries", b"0")
-    # Whoever publishes may write such a header.
+    # Any publisher can set this header, so its value is validated.
     return deliveries + int(before) if before.isdigit() and len(before) < 10 else deliveries
 
 
-def too_many(known: Known) -> Fault:
-    """As many messages are with workers as the queue allows."""
+def too_many(known: QueueInfo) -> Fault:
+    """Return the error that the queue has reached its limit of messages in flight."""
     return over_limit(
         f"Too many messages are in flight: up to {known.spec.max_in_flight} of a queue may be."
     )
 
 
-def _begin(call: Call[ReceiveMessageIn], engine: Submits) -> Under | None:
+def _begin(call: AwsCall[ReceiveMessageIn], engine: CallbackEngine) -> PendingRequest | None:
     ask = call.ask
     known = known_at(call, call.told.queue_url, "work")
     if known is None or ask.server.quotas.of(call.caller.principal).in_flight:
@@ -295,12 +319,12 @@ def _begin(call: Call[ReceiveMessageIn], engine: Submits) -> Under | None:
     return under
 
 
-class _Receiving(Under):
+class _Receiving(PendingRequest):
     __slots__ = ("call", "known", "wish")
 
-    call: Call[ReceiveMessageIn]
-    known: Known
-    wish: Wish
+    call: AwsCall[ReceiveMessageIn]
+    known: QueueInfo
+    wish: ReceiveParams
 
     def read(self, answer: object) -> Answer:
         assert isinstance(answer, Leased)
@@ -310,10 +334,10 @@ class _Receiving(Under):
                 raise too_many(self.known)
             return self.none()
         shard = self.known.queue.shards.first
-        rows = engine.rows_at_hand(shard, seqs, limits.SQS_RECEIVE_BYTES_MAX)
+        rows = engine.rows_in_memory(shard, seqs, limits.SQS_RECEIVE_BYTES_MAX)
         if rows is None or len(rows) < len(seqs):
             return self._fetched(answer)
-        rows = by_turns(rows, answer.turns)
+        rows = sort_by_turn(rows, answer.turns)
         proved = engine.proved(shard, answer.lease)
         receipts = engine.sealed(shard, answer.lease, proved, [row.seq for row in rows])
         if (
@@ -345,13 +369,13 @@ class _Receiving(Under):
         lease_ms = self.wish.command.lease_ms
         return await self._learned([_given_lease(one, lease_ms) for one in found])
 
-    async def _learned(self, given: list[Given]) -> Response:
+    async def _learned(self, given: list[ReceivedMessage]) -> Response:
         await _learn(self.call, given)
         if are_large(one.body for one in given):
             return await self._large(given)
         return self._told(given)
 
-    async def _large(self, given: list[Given]) -> Response:
+    async def _large(self, given: list[ReceivedMessage]) -> Response:
         self._note(len(given))
         return await _large(self.call, self.known, given, self.wish.system)
 
@@ -359,11 +383,11 @@ class _Receiving(Under):
         self._note(0)
         return self.call.answer(_NOTHING)
 
-    def _told(self, given: list[Given]) -> Response:
+    def _told(self, given: list[ReceivedMessage]) -> Response:
         system = self.wish.system
         return self._answer([_out(self.call, self.known, one, system) for one in given])
 
-    def _answer(self, found: list[MessageOut]) -> Response:
+    def _answer(self, found: list[SqsMessageOut]) -> Response:
         self._note(len(found))
         return self.call.answer(ReceiveMessageOut(found))
 
@@ -372,17 +396,19 @@ class _Receiving(Under):
         self.ask.server.handed.note(queue.space, queue.name, self.wish.command.count, count)
 
 
-class _Polling(_Receiving, Poll):
+class _Polling(_Receiving, LongPoll):
     __slots__ = ()
 
 
-def _given_row(row: Row, receipt: str, deliveries: int, first_ms: int) -> Given:
-    return Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries, first_ms)
+def _given_row(row: Row, receipt: str, deliveries: int, first_ms: int) -> ReceivedMessage:
+    return ReceivedMessage(
+        row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries, first_ms
+    )
 
 
-def _given_lease(one: Lease, lease_ms: int) -> Given:
+def _given_lease(one: Lease, lease_ms: int) -> ReceivedMessage:
     first_ms = one.deadline_ms - lease_ms if one.deliveries == 1 else first_ms_of(one)
-    return Given(
+    return ReceivedMessage(
         one.seq,
         one.time_ms,
         one.headers,
@@ -394,7 +420,10 @@ def _given_lease(one: Lease, lease_ms: int) -> Given:
 
 
 async def _large(
-    call: Call[ReceiveMessageIn], known: Known, given: list[Given], system: Collection[str]
+    call: AwsCall[ReceiveMessageIn],
+    known: QueueInfo,
+    given: list[ReceivedMessage],
+    system: Collection[str],
 ) -> Response:
     return await large_out(
         call,
@@ -408,14 +437,14 @@ async def _large(
     )
 
 
-async def _learn(call: Call[ReceiveMessageIn], given: list[Given]) -> None:
-    """Look at the queues that dead letters come from."""
+async def _learn(call: AwsCall[ReceiveMessageIn], given: list[ReceivedMessage]) -> None:
+    """Load metadata of the source queues of dead letters, which their message ids depend on."""
     directory = call.aws.directory
     await learn(directory, unknown_origins(directory, (one.headers for one in given)))
 
 
-async def _is_bounded(known: Known) -> bool:
-    """Whether nothing is handed out because as many messages are with workers as may be."""
+async def _is_bounded(known: QueueInfo) -> bool:
+    """Return whether a receive was empty because the queue has reached `max_in_flight`."""
     most = known.spec.max_in_flight
     if not most or known.is_fifo:
         return False
@@ -423,11 +452,11 @@ async def _is_bounded(known: Known) -> bool:
 
 
 @SQS.action("ReceiveMessage", ReceiveMessageIn, ReceiveMessageOut, begins=_begin)
-async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut | Response:
-    """Lease up to ten messages."""
+async def receive_message(call: AwsCall[ReceiveMessageIn]) -> ReceiveMessageOut | Response:
+    """Receive up to ten messages: lease them for the visibility timeout."""
     ask, told, principal = call.ask, call.told, call.caller.principal
 
-    async def use(known: Known) -> ReceiveMessageOut | Response:
+    async def use(known: QueueInfo) -> ReceiveMessageOut | Response:
         wish = _wish(known, told)
         command = wish.command
         holding = ask.server.holding
@@ -436,7 +465,7 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut | R
         async def lease() -> list[Lease]:
             bounded = msgspec.structs.replace(command, count=reserved.count)
             most = limits.SQS_RECEIVE_BYTES_MAX
-            return (await lease_handed(known.queue, bounded, wish.wait_ms, most)).leases
+            return (await lease_with_result(known.queue, bounded, wish.wait_ms, most)).leases
 
         try:
             found = await (ask.until(lease) if wish.wait_ms else lease()) or []

@@ -1,8 +1,8 @@
-"""Sending messages.
+"""The SQS actions SendMessage and SendMessageBatch.
 
-Rule 1: the valid messages of a batch are published at once; each of the others is told why it was
-not.
-Rule 2: a batch to a FIFO queue is refused whole if one of its messages lacks a group or an id.
+Rule 1: the valid messages of a batch are published together; every other entry gets its own error.
+Rule 2: a batch to a FIFO queue is refused as a whole if one of its messages lacks a group or a
+deduplication id.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millrace import limits
+from millrace.client.engine import CallbackEngine
 from millrace.client.message import Message, publish_one, publish_rows, seqs_of
-from millrace.client.submitting import Submits
-from millrace.core import check
-from millrace.core.answers import Published
+from millrace.core import validate
+from millrace.core.answers import PublishResult
 from millrace.core.commands import Publish
-from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.model import Headers
-from millrace.core.model import Message as CheckedMessage
-from millrace.errors import Refused
-from millrace.server.aws.calls import Call
+from millrace.core.model import GROUP_HEADER, Headers
+from millrace.core.model import NewMessage as CheckedMessage
+from millrace.errors import Refused, Retry
+from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import (
     Fault,
@@ -33,26 +32,7 @@ from millrace.server.aws.fault import (
     invalid_parameter,
     missing_parameter,
 )
-from millrace.server.aws.form import NOT_IN_XML
-from millrace.server.aws.known import Known
-from millrace.server.http.response import Response
-from millrace.server.proxy_headers import TRACE_ID
-from millrace.server.rest.under import Under
-from millrace.server.sqs.batch import failed_entry, see_entries
-from millrace.server.sqs.fair import become_fair, is_due
-from millrace.server.sqs.faults import batch_too_long
-from millrace.server.sqs.place import known_at, use_at
-from millrace.server.sqs.service import SQS
-from millrace.server.sqs.shapes import (
-    FailedEntry,
-    MessageIn,
-    SendMessageBatchIn,
-    SendMessageBatchOut,
-    SendMessageIn,
-    SendMessageOut,
-    SentEntry,
-)
-from millrace.server.sqs.values import (
+from millrace.server.aws.message_attributes import (
     DEDUP,
     SENDER,
     TRACE,
@@ -65,51 +45,72 @@ from millrace.server.sqs.values import (
     see_text,
     trace_in,
 )
+from millrace.server.aws.query_protocol import NOT_IN_XML
+from millrace.server.aws.queue_info import QueueDirectory, QueueInfo
+from millrace.server.http.proxy_headers import TRACE_ID
+from millrace.server.http.response import Response
+from millrace.server.sqs.batch import failed_entry, see_entries
+from millrace.server.sqs.faults import batch_too_long
+from millrace.server.sqs.queue_lookup import known_at, use_at
+from millrace.server.sqs.schemas import (
+    SendMessageBatchIn,
+    SendMessageBatchOut,
+    SendMessageIn,
+    SendMessageOut,
+    SentEntry,
+    SqsFailedEntry,
+    SqsMessageIn,
+)
+from millrace.server.sqs.service import SQS
+from millrace.server.web.pending_request import PendingRequest
 
 _NOT_HERE = "The request include parameter that is not valid for this queue type."
 ANONYMOUS = "anonymous"
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """A message that may be published."""
+class SendableMessage(msgspec.Struct, frozen=True):
+    """A validated message, ready to be published."""
 
     message: CheckedMessage
     delay: int | None
     dedup: str | None
-    told: MessageIn
+    told: SqsMessageIn
     is_bare: bool = False
-    """It has nothing but its body, and is answered nothing of anything else."""
+    """True if the message has only a body, so that the response contains neither attribute digests
+    nor a sequence number.
+    """
 
 
 @lru_cache(maxsize=limits.SQS_SENDERS_KNOWN_MAX)
 def _from(sender: str) -> Headers:
-    """The header that says who sent a message."""
-    return check.headers([(SENDER, sender.encode())] if sender != ANONYMOUS else None)
+    """Return the header with the name of the sender; none for anonymous callers."""
+    return validate.headers([(SENDER, sender.encode())] if sender != ANONYMOUS else None)
 
 
-def ready(
-    known: Known,
-    told: MessageIn,
+def sendable(
+    known: QueueInfo,
+    told: SqsMessageIn,
     body: bytes,
     sender: Headers,
     trace: bytes | None = None,
     *,
     is_seen: bool,
-) -> Ready:
-    """The message that a call sends, with its body as bytes, and the header of who sends it.
+) -> SendableMessage:
+    """Validate a message of a request and convert it for publishing.
 
-    `trace`: of the request's header; that of the message itself comes first.
-    `is_seen`: it is known that XML can hold its text.
+    `body` is its body as bytes, `sender` the header with its sender.
+    `trace` is the trace header of the request; that of the message takes precedence.
+    `is_seen` is true if its text is known to be representable in XML.
 
     Raises:
-        Fault: something of it cannot be so.
+        Fault: a field is missing or has an invalid value.
     """
     if not body:
         raise missing_parameter("MessageBody")
     if not is_seen:
         see_text(body)
     if trace is None and _is_bare(told) and not known.is_fifo and len(body) <= known.max_bytes:
-        return Ready(CheckedMessage(body, None, sender), None, None, told, is_bare=True)
+        return SendableMessage(CheckedMessage(body, None, sender), None, None, told, is_bare=True)
     headers: list[tuple[str, bytes]] = []
     size = len(body)
     if told.message_attributes:
@@ -133,15 +134,15 @@ def ready(
             f"DelaySeconds must be >= 0 and <= {limits.SQS_DELAY_SECONDS_MAX}.",
         )
     if known.is_fifo:
-        # Of FIFO queues, all messages wait as long as the queue says.
+        # In FIFO queues the delay of the queue applies to every message.
         delay = None
-    # Without others there is the sender's, which was checked.
-    pairs = check.headers([*headers, *sender]) if headers else sender
-    return Ready(CheckedMessage(check.body_of(body), None, pairs), delay, dedup, told)
+    # Without other headers only the sender's remains, which is validated already.
+    pairs = validate.headers([*headers, *sender]) if headers else sender
+    return SendableMessage(CheckedMessage(validate.body_of(body), None, pairs), delay, dedup, told)
 
 
-def _is_bare(told: MessageIn) -> bool:
-    """Whether a message has nothing but its body."""
+def _is_bare(told: SqsMessageIn) -> bool:
+    """Return whether a message has only a body."""
     return (
         told.message_group_id is None
         and told.delay_seconds is None
@@ -152,9 +153,11 @@ def _is_bare(told: MessageIn) -> bool:
 
 
 def _turns(
-    known: Known, told: MessageIn, body: bytes, headers: list[tuple[str, bytes]]
+    known: QueueInfo, told: SqsMessageIn, body: bytes, headers: list[tuple[str, bytes]]
 ) -> str | None:
-    """Adds the headers of the message's group and id; returns what it is de-duplicated by."""
+    """Append the headers of group and deduplication id; return the deduplication key of the
+    message.
+    """
     group, dedup = told.message_group_id, told.message_deduplication_id
     see_id(group, "MessageGroupId")
     if group is not None:
@@ -177,10 +180,10 @@ def _turns(
 
 
 Sent = tuple[str, str] | tuple[str, str, str | None, str | None, str | None]
-"""The fields of `SendMessageOut`; those that are not there say nothing."""
+"""The fields of `SendMessageOut`; omitted ones keep their defaults."""
 
 
-def _sent(call: Call[Any], known: Known, one: Ready, seq: int) -> Sent:
+def _sent(call: AwsCall[Any], known: QueueInfo, one: SendableMessage, seq: int) -> Sent:
     body, id_, told = one.message.body or b"", known.message_id(seq), one.told
     digest = digest_of(body)
     if seq:
@@ -197,24 +200,26 @@ def _sent(call: Call[Any], known: Known, one: Ready, seq: int) -> Sent:
     )
 
 
-def _is_fair_due(call: Call[Any], known: Known, messages: Sequence[MessageIn]) -> bool:
-    """Whether these are the first with groups that a standard queue is sent."""
+def _is_fair_due(call: AwsCall[Any], known: QueueInfo, messages: Sequence[SqsMessageIn]) -> bool:
+    """Return whether the queue has to switch to fair order first: a standard queue that gets its
+    first messages with groups.
+    """
     if all(one.message_group_id is None for one in messages):
         return False
-    return is_due(call.aws.directory, known)
+    return needs_fair_order(call.aws.directory, known)
 
 
 # --- One -----------------------------------------------------------------------------------------
 
 
-def _ready_one(call: Call[SendMessageIn], known: Known) -> Ready:
+def _ready_one(call: AwsCall[SendMessageIn], known: QueueInfo) -> SendableMessage:
     told = call.told
     sender = _from(call.caller.principal.name)
     body, trace = told.message_body.encode(), _trace_of(call)
-    return ready(known, told, body, sender, trace, is_seen=_are_seen(call))
+    return sendable(known, told, body, sender, trace, is_seen=_are_seen(call))
 
 
-def _trace_of(call: Call[Any]) -> bytes | None:
+def _trace_of(call: AwsCall[Any]) -> bytes | None:
     """Return the trace header of the request, which messages keep as AWSTraceHeader."""
     text = call.ask.request.headers.get(TRACE_ID)
     if not text or len(text) > limits.SQS_TRACE_CHARS_MAX or NOT_IN_XML.search(text) is not None:
@@ -222,12 +227,12 @@ def _trace_of(call: Call[Any]) -> bytes | None:
     return text.encode()
 
 
-def _are_seen(call: Call[Any]) -> bool:
-    """Whether it is known of all texts of a call that XML can hold them."""
+def _are_seen(call: AwsCall[Any]) -> bool:
+    """Return whether all texts of a call are known to be representable in XML."""
     return call.is_json and are_seen(call.ask.request.body)
 
 
-def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
+def _begin_send(call: AwsCall[SendMessageIn], engine: CallbackEngine) -> PendingRequest | None:
     known = known_at(call, call.told.queue_url, "publish")
     if known is None or _is_fair_due(call, known, [call.told]):
         return None
@@ -238,15 +243,15 @@ def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
     return under
 
 
-class _Sending(Under):
+class _Sending(PendingRequest):
     __slots__ = ("call", "known", "ready")
 
-    call: Call[SendMessageIn]
-    known: Known
-    ready: Ready
+    call: AwsCall[SendMessageIn]
+    known: QueueInfo
+    ready: SendableMessage
 
     def read(self, answer: object) -> Response:
-        assert isinstance(answer, Published)
+        assert isinstance(answer, PublishResult)
         seqs = seqs_of(answer)
         return self.call.answer(
             SendMessageOut(*_sent(self.call, self.known, self.ready, seqs[0] if seqs else 0))
@@ -254,11 +259,11 @@ class _Sending(Under):
 
 
 @SQS.action("SendMessage", SendMessageIn, SendMessageOut, begins=_begin_send)
-async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
-    """Publish a message."""
+async def send_message(call: AwsCall[SendMessageIn]) -> SendMessageOut:
+    """Publish one message."""
     told = call.told
 
-    async def use(known: Known) -> SendMessageOut:
+    async def use(known: QueueInfo) -> SendMessageOut:
         one = _ready_one(call, known)
         if _is_fair_due(call, known, [told]):
             await become_fair(call.aws.directory, known)
@@ -273,23 +278,23 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
 # --- Several -------------------------------------------------------------------------------------
 
 
-class Batch(NamedTuple):
-    """The messages of a batch, in its order."""
+class SendBatch(NamedTuple):
+    """A validated SendMessageBatch request, its entries in the order of the request."""
 
     ids: list[str]
-    good: list[Ready]
-    failed: list[FailedEntry]
+    good: list[SendableMessage]
+    failed: list[SqsFailedEntry]
 
     @property
     def command(self) -> Publish:
-        """Publishes them at once; each was checked before."""
+        """The command that publishes all valid messages at once."""
         if any(one.delay is not None or one.dedup is not None for one in self.good):
             return publish_rows(self.rows, None, None, None, None)
         return Publish(tuple(one.message for one in self.good), by_body=True)
 
     @property
     def rows(self) -> list[Message]:
-        """As they are published."""
+        """The valid messages, for publishing through the client API."""
         return [
             Message(
                 one.message.body,
@@ -301,7 +306,7 @@ class Batch(NamedTuple):
         ]
 
 
-def _see_fifo_entries(known: Known, entries: Sequence[MessageIn]) -> None:
+def _see_fifo_entries(known: QueueInfo, entries: Sequence[SqsMessageIn]) -> None:
     """Validate what every message of a batch to a FIFO queue needs.
 
     Raises:
@@ -321,7 +326,7 @@ def _no_dedup_id() -> Fault:
     )
 
 
-def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
+def _batch(call: AwsCall[SendMessageBatchIn], known: QueueInfo) -> SendBatch:
     told = call.told
     see_entries(
         [entry.id for entry in told.entries], "SendMessageBatchRequestEntry", known.bounds.batch
@@ -334,24 +339,26 @@ def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
     if size > known.bounds.message_bytes:
         raise batch_too_long(known.bounds.message_bytes, size)
     ids: list[str] = []
-    good: list[Ready] = []
-    failed: list[FailedEntry] = []
+    good: list[SendableMessage] = []
+    failed: list[SqsFailedEntry] = []
     if known.is_fifo:
         _see_fifo_entries(known, told.entries)
     sender, is_seen = _from(call.caller.principal.name), _are_seen(call)
     trace = _trace_of(call)
     for entry, body in zip(told.entries, bodies, strict=True):
         try:
-            one = ready(known, entry, body, sender, trace, is_seen=is_seen)
+            one = sendable(known, entry, body, sender, trace, is_seen=is_seen)
         except Refused as error:
             failed.append(failed_entry(entry.id, fault_of(error)))
             continue
         ids.append(entry.id)
         good.append(one)
-    return Batch(ids, good, failed)
+    return SendBatch(ids, good, failed)
 
 
-def _sent_all(call: Call[Any], known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
+def _sent_all(
+    call: AwsCall[Any], known: QueueInfo, batch: SendBatch, seqs: list[int]
+) -> SendMessageBatchOut:
     places = seqs or [0] * len(batch.good)
     sent = [
         SentEntry(*_sent(call, known, one, seq), id=one_id)
@@ -360,7 +367,9 @@ def _sent_all(call: Call[Any], known: Known, batch: Batch, seqs: list[int]) -> S
     return SendMessageBatchOut(sent, batch.failed)
 
 
-def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | None:
+def _begin_batch(
+    call: AwsCall[SendMessageBatchIn], engine: CallbackEngine
+) -> PendingRequest | None:
     known = known_at(call, call.told.queue_url, "publish")
     if known is None or _is_fair_due(call, known, call.told.entries):
         return None
@@ -372,25 +381,25 @@ def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | Non
     return under
 
 
-class _SendingBatch(Under):
+class _SendingBatch(PendingRequest):
     __slots__ = ("batch", "call", "known")
 
-    call: Call[SendMessageBatchIn]
-    known: Known
-    batch: Batch
+    call: AwsCall[SendMessageBatchIn]
+    known: QueueInfo
+    batch: SendBatch
 
     def read(self, answer: object) -> Response:
-        assert isinstance(answer, Published)
+        assert isinstance(answer, PublishResult)
         seqs = list(seqs_of(answer))
         return self.call.answer(_sent_all(self.call, self.known, self.batch, seqs))
 
 
 @SQS.action("SendMessageBatch", SendMessageBatchIn, SendMessageBatchOut, begins=_begin_batch)
-async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatchOut:
-    """Publish up to ten messages."""
+async def send_message_batch(call: AwsCall[SendMessageBatchIn]) -> SendMessageBatchOut:
+    """Publish up to ten messages; each invalid one gets its own error."""
     told = call.told
 
-    async def use(known: Known) -> SendMessageBatchOut:
+    async def use(known: QueueInfo) -> SendMessageBatchOut:
         batch = _batch(call, known)
         if _is_fair_due(call, known, told.entries):
             await become_fair(call.aws.directory, known)
@@ -398,3 +407,30 @@ async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatch
         return _sent_all(call, known, batch, [known.seq_of(name) for name in names])
 
     return await use_at(call, told.queue_url, "publish", use)
+
+
+# --- Fair order ----------------------------------------------------------------------------------
+
+# A standard queue is switched to fair order with its first message that has a group (ADR 0058). If
+# its backlog is too large for an immediate switch, or it has delayed messages, the switch is tried
+# again later. Until then groups have no effect; senders never get an error for it.
+
+
+def needs_fair_order(directory: QueueDirectory, known: QueueInfo) -> bool:
+    """Return whether a queue has to be switched before a message with a group is published."""
+    spec = known.spec
+    if known.is_fifo or spec.order != "none" or spec.keyed or spec.retention != "work":
+        return False
+    queue = known.queue
+    return not spec.is_partitioned and directory.is_fair_due(queue.space, queue.name)
+
+
+async def become_fair(directory: QueueDirectory, known: QueueInfo) -> None:
+    """Switch a queue to fair order, unless that is not possible now."""
+    queue = known.queue
+    directory.tried_fair(queue.space, queue.name)
+    try:
+        await queue.configure(order="fair")
+    except (Refused, Retry):
+        return
+    directory.forget(queue.space, queue.name)

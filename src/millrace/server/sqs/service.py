@@ -1,8 +1,8 @@
-"""The service that the modules of this folder write their actions into."""
+"""The SQS service; the modules of this package register their actions with it."""
 
 from __future__ import annotations
 
-from millrace.server.aws.calls import Service
-from millrace.server.sqs.shapes import NAMED
+from millrace.server.aws.actions import AwsService
+from millrace.server.sqs.schemas import NAMED
 
-SQS = Service("sqs", "AmazonSQS", NAMED)
+SQS = AwsService("sqs", "AmazonSQS", NAMED)

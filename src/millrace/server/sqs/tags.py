@@ -1,4 +1,4 @@
-"""Tags of queues, and what policies allow."""
+"""The SQS actions for tags and permissions of queues."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 
 from millrace import limits
 from millrace.client.queue import configure_notes
-from millrace.core.notes import Most
+from millrace.core.notes import NotesLimit
 from millrace.errors import TooLarge
-from millrace.server.aws.calls import Call
+from millrace.server.auth.account_number import is_account
+from millrace.server.auth.acts import Act
+from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
-from millrace.server.aws.known import MODIFIED, TAG, Known
-from millrace.server.aws.names import arn_of, is_account
-from millrace.server.rest.act import Act
+from millrace.server.aws.names import arn_of
+from millrace.server.aws.queue_info import MODIFIED, TAG, QueueInfo
 from millrace.server.sqs.faults import over_limit
-from millrace.server.sqs.place import home_at, place_at, use_at
 from millrace.server.sqs.policy import (
     PERMISSION,
     POLICY,
@@ -28,18 +28,19 @@ from millrace.server.sqs.policy import (
     policy_of,
     read_policy,
 )
-from millrace.server.sqs.service import SQS
-from millrace.server.sqs.shapes import (
-    AddPermissionIn,
+from millrace.server.sqs.queue_lookup import home_at, place_at, use_at
+from millrace.server.sqs.schemas import (
     OfQueue,
-    RemovePermissionIn,
+    SqsAddPermissionIn,
+    SqsRemovePermissionIn,
+    SqsTagsOut,
     TagQueueIn,
-    TagsOut,
     UntagQueueIn,
 )
+from millrace.server.sqs.service import SQS
 
-_TAGS = Most(TAG, limits.SQS_TAGS_MAX)
-"""Judged where all changes of a queue are in turn, whichever process asks for them."""
+_TAGS = NotesLimit(TAG, limits.SQS_TAGS_MAX)
+"""Enforced where all changes of a queue are serialized, so that it holds across processes."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ACTIONS = frozenset(
@@ -58,10 +59,10 @@ _ACTIONS = frozenset(
 
 
 def see_tags(tags: Mapping[str, str]) -> None:
-    """See that a queue can have these tags.
+    """Validate the tags of a queue.
 
     Raises:
-        Fault: it cannot.
+        Fault: a tag is invalid, or there are too many.
     """
     if len(tags) > limits.SQS_TAGS_MAX:
         raise _too_many_tags()
@@ -82,15 +83,21 @@ def _too_many_tags() -> Fault:
 
 
 async def _note(
-    call: Call[Any], known: Known, name: str, notes: Mapping[str, str], most: Most | None = None
+    call: AwsCall[Any],
+    known: QueueInfo,
+    name: str,
+    notes: Mapping[str, str],
+    most: NotesLimit | None = None,
 ) -> None:
     act = Act(name, f"{known.queue.space}/{known.queue.name}")
     await call.ask.server.act(call.ask, act, lambda: configure_notes(known.queue, notes, most))
     call.aws.directory.forget(known.queue.space, known.queue.name)
 
 
-async def _in_turn(call: Call[Any], url: str, use: Callable[[Known], Awaitable[None]]) -> None:
-    """Use the queue at an address as it is now, while nobody else does so."""
+async def _in_turn(
+    call: AwsCall[Any], url: str, use: Callable[[QueueInfo], Awaitable[None]]
+) -> None:
+    """Run `use` with fresh metadata of the queue, serialized with other changes of this process."""
     space, name = place_at(call, url, "manage")
     directory = call.aws.directory
     async with directory.turn(space, name):
@@ -99,13 +106,13 @@ async def _in_turn(call: Call[Any], url: str, use: Callable[[Known], Awaitable[N
 
 
 @SQS.action("TagQueue", TagQueueIn)
-async def tag_queue(call: Call[TagQueueIn]) -> None:
-    """Give a queue tags, or other values of those that it has."""
+async def tag_queue(call: AwsCall[TagQueueIn]) -> None:
+    """Add tags to a queue, or change their values."""
     told = call.told
     see_tags(told.tags)
     notes = {TAG + tag: f"={text}" for tag, text in told.tags.items()}
 
-    async def use(known: Known) -> None:
+    async def use(known: QueueInfo) -> None:
         await _note(call, known, "tag_queue", notes, _TAGS)
 
     try:
@@ -117,29 +124,29 @@ async def tag_queue(call: Call[TagQueueIn]) -> None:
 
 
 @SQS.action("UntagQueue", UntagQueueIn)
-async def untag_queue(call: Call[UntagQueueIn]) -> None:
-    """Take tags off."""
+async def untag_queue(call: AwsCall[UntagQueueIn]) -> None:
+    """Remove tags from a queue."""
     told = call.told
 
-    async def use(known: Known) -> None:
+    async def use(known: QueueInfo) -> None:
         await _note(call, known, "untag_queue", {TAG + tag: "" for tag in told.tag_keys})
 
     await use_at(call, told.queue_url, "manage", use)
 
 
-@SQS.action("ListQueueTags", OfQueue, TagsOut)
-async def list_queue_tags(call: Call[OfQueue]) -> TagsOut:
-    """The tags of a queue."""
+@SQS.action("ListQueueTags", OfQueue, SqsTagsOut)
+async def list_queue_tags(call: AwsCall[OfQueue]) -> SqsTagsOut:
+    """List the tags of a queue."""
     _forget(call, call.told.queue_url)
 
-    async def use(known: Known) -> TagsOut:
-        return TagsOut(known.tags)
+    async def use(known: QueueInfo) -> SqsTagsOut:
+        return SqsTagsOut(known.tags)
 
     return await use_at(call, call.told.queue_url, None, use)
 
 
-def _forget(call: Call[Any], url: str) -> None:
-    """Have a queue looked at as it is now."""
+def _forget(call: AwsCall[Any], url: str) -> None:
+    """Drop the cached metadata of a queue, so that it is read again."""
     space, name = place_at(call, url, None)
     call.aws.directory.forget(space, name)
 
@@ -147,9 +154,9 @@ def _forget(call: Call[Any], url: str) -> None:
 # --- Policies ------------------------------------------------------------------------------------
 
 
-@SQS.action("AddPermission", AddPermissionIn)
-async def add_permission(call: Call[AddPermissionIn]) -> None:
-    """Write a statement into the queue's policy; what callers may do is told by their rules."""
+@SQS.action("AddPermission", SqsAddPermissionIn)
+async def add_permission(call: AwsCall[SqsAddPermissionIn]) -> None:
+    """Add a statement to the queue's policy, without effect: access rules alone grant rights."""
     told = call.told
     if _LABEL.fullmatch(told.label) is None:
         raise bad_value(told.label[:100], "Label", "1 to 80 letters, digits, hyphens, underscores.")
@@ -168,7 +175,7 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
             )
     home, name = home_at(call, told.queue_url)
 
-    async def use(known: Known) -> None:
+    async def use(known: QueueInfo) -> None:
         note = PERMISSION + told.label
         _, statements = read_policy(known)
         if note in known.notes or any(is_labelled(one, told.label) for one in statements):
@@ -193,12 +200,12 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
     await _in_turn(call, told.queue_url, use)
 
 
-@SQS.action("RemovePermission", RemovePermissionIn)
-async def remove_permission(call: Call[RemovePermissionIn]) -> None:
-    """Take a statement out of the queue's policy."""
+@SQS.action("RemovePermission", SqsRemovePermissionIn)
+async def remove_permission(call: AwsCall[SqsRemovePermissionIn]) -> None:
+    """Remove a statement from the queue's policy."""
     told = call.told
 
-    async def use(known: Known) -> None:
+    async def use(known: QueueInfo) -> None:
         note = PERMISSION + told.label
         if note in known.notes:
             await _note(call, known, "remove_permission", {note: "", **_now()})

@@ -1,8 +1,8 @@
-"""Brings queues that earlier versions made up to today's settings when the server starts.
+"""Migrates queues of earlier versions to today's settings when the server starts.
 
-Earlier versions made FIFO queues with `group_blocking` `lease`, so that one message of a batch that
-was released or extended kept its whole group back (ADR 0074), and kept MaximumMessageSize as a note
-alone, so that topics forwarded larger messages (ADR 0078).
+Earlier versions created FIFO queues with `group_blocking` `lease`, so that one message of a batch
+that was released or extended kept its whole group back (ADR 0074), and stored MaximumMessageSize
+only as a note, so that topics forwarded larger messages (ADR 0078).
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings
 from millrace.core.spec import QueueSpec
 from millrace.errors import Refused, Retry
-from millrace.server.aws.known import PREFIX, SALT, SIZE
+from millrace.server.aws.queue_info import PREFIX, SALT, SIZE
 
 _logger = logging.getLogger("millrace.server")
 
 
 async def bring_up(millrace: Millrace) -> int:
-    """Have every FIFO queue of SQS block its message groups by message, and every queue of SQS take
-    no larger message of a topic than its MaximumMessageSize.
+    """Migrate the settings of all queues that SQS created.
 
-    Returns the number of queues that had other settings: none after the first start.
+    FIFO queues get `group_blocking` `message`; queues with a MaximumMessageSize get it as limit, so
+    that topics forward no larger messages.
+
+    Returns the number of queues with outdated settings: 0 after the first start.
     """
     outdated: list[tuple[Queue, QueueSettings]] = []
     for space in await millrace.spaces():
@@ -34,7 +36,7 @@ async def bring_up(millrace: Millrace) -> int:
             wanted = _wanted(name, await queue.spec())
             if wanted:
                 outdated.append((queue, wanted))
-    # Changes that are asked for together commit together.
+    # Concurrent changes share a commit.
     for at in range(0, len(outdated), limits.SQS_UPGRADED_TOGETHER):
         some = outdated[at : at + limits.SQS_UPGRADED_TOGETHER]
         await asyncio.gather(*(_change(queue, wanted) for queue, wanted in some))
@@ -50,14 +52,14 @@ async def _change(queue: Queue, wanted: QueueSettings) -> None:
 
 
 def _wanted(name: str, spec: QueueSpec) -> QueueSettings:
-    """What the settings of a queue lack if SQS made it, which its salt tells."""
+    """Return the settings that a queue lacks; none if SQS did not create it (it has no salt)."""
     notes, wanted = dict(spec.notes), QueueSettings()
     if SALT not in notes:
         return wanted
     if name.endswith(".fifo") and spec.blocking == "lease":
         wanted["group_blocking"] = "message"
     size = notes.get(PREFIX + SIZE, "")
-    # Other APIs have written notes, too, and did not look at them.
+    # Other APIs can write this note without validation.
     is_number = size.isascii() and size.isdigit() and len(size) < 10
     if is_number and not spec.message_bytes_max:
         most = int(size)

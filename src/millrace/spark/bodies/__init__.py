@@ -1,6 +1,7 @@
-"""Bodies as typed columns: JSON, Avro or Arrow.
+"""Parsers of bodies into typed columns: JSON, Avro or Arrow.
 
-Rule 1: a body that is not of the schema is kept aside, whole, in the column `_corrupt`; its row is
-there, with nulls in the typed columns. Nothing fails because of one bad body.
+Rule 1: a body that does not match the schema is preserved in the column `_corrupt`; its row has
+nulls in the typed columns. One bad body fails nothing.
+
 Rule 2: a delete has no body: all of its typed columns are null, and so is `_corrupt`.
 """

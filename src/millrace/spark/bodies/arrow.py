@@ -1,7 +1,7 @@
 """Arrow bodies as columns: each is an IPC stream, of one row or many.
 
-Every row of a body is a row of its own, with the columns of its message. Columns are found by their
-names, and cast where nothing is lost by it; one that is missing is null.
+Every row of a body is a row of its own, with the columns of its message. Columns are matched by
+name, and cast if that is lossless; a missing one is null.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 
 import pyarrow as pa
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.spark.bodies.parse import Fields, Parsed, kept
 
 Chunks: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
@@ -30,7 +30,7 @@ class ArrowParser:
         self._schema = pa.schema([field.with_nullable(True) for field in fields])
 
     def parse(self, bodies: Array) -> Parsed:
-        """The typed columns of the rows of these bodies, and which body each is of."""
+        """Return the typed columns of the rows of these bodies, with the body of each row."""
         tables: list[pa.Table] = []
         rows: list[int] = []
         bad: set[int] = set()
@@ -55,7 +55,7 @@ class ArrowParser:
         try:
             with pa.ipc.open_stream(body) as reader:
                 table = reader.read_all()
-            # What offsets point to is looked at first: a cast would follow them anywhere.
+            # Offsets are validated first, since a cast would follow invalid ones out of bounds.
             table.validate(full=True)
             columns = [
                 _cast(table.column(field.name), field.type)
@@ -71,9 +71,9 @@ class ArrowParser:
 
 
 def _cast(column: Chunks, kind: pa.DataType) -> Chunks:
-    """The column as another type; raises ValueError where that is not done rightly."""
+    """Cast a column; raise ValueError if Arrow would not do it correctly."""
     if column.type != kind and _has_list_view(column.type):
-        # Arrow's cast takes one offset more than there is, from behind them.
+        # Arrow's cast reads one offset past the end of the buffer.
         raise ValueError(f"{column.type} is not cast")
     return column.cast(kind)
 
@@ -91,6 +91,6 @@ def _has_list_view(kind: pa.DataType) -> bool:
 
 
 def _whole(column: Chunks) -> Array:
-    """One array; Arrow may leave several, or none."""
+    """Return the column as one array; Arrow may have several chunks, or zero."""
     chunks = column.chunks
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)

@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.spark.bodies.parse import Fields, Parsed, of_records
 
@@ -36,16 +36,17 @@ _LOGICAL = {
     "local-timestamp-millis": "timestamp_ntz",
     "local-timestamp-micros": "timestamp_ntz",
 }
-"""Logical types, besides decimals. Values of all others are what they are stored as."""
+"""Supported logical types, besides decimals. Values of all others have their storage type."""
 
 
 class AvroParser:
     """Parses records by the schema that they were written with."""
 
     def __init__(self, schema: str, fields: Fields) -> None:
-        """
+        """Parse the schema, for bodies with these fields.
+
         Raises:
-            Invalid: the schema is none, or fastavro is not installed.
+            Invalid: the schema is invalid, or fastavro is not installed.
         """
         try:
             from fastavro import parse_schema, schemaless_reader
@@ -59,7 +60,7 @@ class AvroParser:
         self._read = schemaless_reader
 
     def parse(self, bodies: Array) -> Parsed:
-        """The typed columns of these bodies."""
+        """Return the typed columns of these bodies."""
         records: list[Mapping[str, object] | None] = []
         bad: set[int] = set()
         for at, body in enumerate(cast("pa.BinaryArray", bodies).to_pylist()):
@@ -72,18 +73,18 @@ class AvroParser:
         stream = BytesIO(body)
         try:
             found = self._read(stream, self._schema)
-        # What a decoder meets in bytes that are no Avro is not told by its documents.
+        # The exceptions of the decoder for invalid bytes are not documented.
         except Exception:  # noqa: BLE001
             return None
-        # What has bytes left was written with another schema.
+        # Remaining bytes mean that the body was written with another schema.
         return cast("Mapping[str, object]", found) if stream.tell() == len(body) else None
 
 
 def avro_ddl(schema: str) -> str:
-    """The columns of a record, as Spark declares them.
+    """Return the columns of a record as a DDL string of Spark.
 
     Raises:
-        Invalid: it is no record, or a field has a type that no column has.
+        Invalid: it is not a record, or a field has an unsupported type.
     """
     record = _decoded(schema)
     if record.get("type") != "record":
@@ -105,7 +106,7 @@ def _decoded(schema: str) -> dict[str, object]:
 
 
 def _understood(kind: object) -> object:
-    """The same schema without the logical types that no column has."""
+    """Return the schema without unsupported logical types."""
     if isinstance(kind, list):
         return [_understood(one) for one in kind]
     if not isinstance(kind, dict):

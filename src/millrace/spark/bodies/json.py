@@ -1,8 +1,7 @@
 """JSON objects as columns.
 
-Fields that the schema does not name are passed over; one that is missing is null. Numbers must fit
-their types; a text is no number, and no number a text. Binary is base64, times are as ISO 8601
-writes them.
+Fields that are not in the schema are ignored; a missing one is null. Numbers must fit their types;
+text is not converted to numbers, nor numbers to text. Binary is base64, times are in ISO 8601.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Annotated, TypedDict, cast
 import msgspec
 import pyarrow as pa
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.spark.bodies.parse import Fields, Parsed, no_way, of_records
 
 _WIDTHS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 
 _FLOAT_MAX = 3.4028234663852886e38
-"""The largest number of four bytes; what is larger would become infinite."""
+"""The largest number of four bytes; larger ones would become infinite."""
 
 
 class JsonParser:
@@ -32,7 +31,7 @@ class JsonParser:
         self._decoder = msgspec.json.Decoder(_record("body", fields))
 
     def parse(self, bodies: Array) -> Parsed:
-        """The typed columns of these bodies."""
+        """Return the typed columns of these bodies."""
         records: list[Mapping[str, object] | None] = []
         bad: set[int] = set()
         decode = self._decoder.decode
@@ -47,7 +46,7 @@ class JsonParser:
 
 
 def _record(name: str, fields: Fields) -> object:
-    """What msgspec checks an object by; a field may be missing, or null."""
+    """Return the type by which msgspec validates an object; fields may be missing, or null."""
     hints = {field.name: _optional(_hint(field.name, field.type)) for field in fields}
     return TypedDict(name, hints, total=False)  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Parses the bodies of a batch, as the options say."""
+"""The parser interface, and the conversion of parsed records to columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.core.column import Array
+from millrace.core.format.column import Array
 from millrace.errors import Invalid
 from millrace.spark.options import Format
 
@@ -16,39 +16,39 @@ Fields = Sequence["pa.Field[pa.DataType]"]
 
 
 class Parsed:
-    """What the bodies of a batch come to."""
+    """The result of parsing the bodies of a batch."""
 
     def __init__(
         self, columns: list[Array], corrupt: Array, rows: Sequence[int] | None = None
     ) -> None:
         self.columns = columns
-        """The typed ones, in the order of the schema."""
+        """The typed columns, in the order of the schema."""
         self.corrupt = corrupt
         self._rows = None if rows is None else pa.array(rows, pa.int64())
 
     @property
     def is_spread(self) -> bool:
-        """Whether a message may be several rows."""
+        """True if a message may be several rows."""
         return self._rows is not None
 
     def spread(self, column: Array) -> Array:
-        """A column of the messages as one of the rows."""
+        """Repeat the values of a column of messages for each of their rows."""
         return column if self._rows is None else column.take(self._rows)
 
 
-class Parser(Protocol):
-    """Parses bodies."""
+class BodyParser(Protocol):
+    """Parses bodies of one format."""
 
     def parse(self, bodies: Array) -> Parsed:
-        """The typed columns of these bodies."""
+        """Return the typed columns of these bodies."""
         ...
 
 
-def make_parser(format: Format, schema: str, fields: Fields) -> Parser:
-    """A parser for bodies of these fields; `schema` is the option, which Avro needs whole.
+def make_parser(format: Format, schema: str, fields: Fields) -> BodyParser:
+    """Make a parser for bodies of these fields; `schema` is the option, which Avro needs whole.
 
     Raises:
-        Invalid: a type has no way into a column, or what the format needs is not installed.
+        Invalid: a type is unsupported, or a dependency of the format is not installed.
     """
     if format == "json":
         from millrace.spark.bodies.json import JsonParser
@@ -66,14 +66,14 @@ def make_parser(format: Format, schema: str, fields: Fields) -> Parser:
 def of_records(
     records: list[Mapping[str, object] | None], bodies: Array, bad: set[int], fields: Fields
 ) -> Parsed:
-    """Columns of records; None stands for one that is bad already, or a delete."""
+    """Convert records to columns; None is a delete, or a record that is known to be bad."""
     columns: list[Array] = []
     for field in fields:
         values = [None if record is None else record.get(field.name) for record in records]
         try:
             columns.append(pa.array(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            # Rare: a value that is of its type, and too large for its column.
+            # Rare: a value has the right type, and is too large for its column.
             unfit = {at for at, value in enumerate(values) if not _fits(value, field.type)}
             if not unfit:
                 raise
@@ -91,7 +91,7 @@ def _fits(value: object, kind: pa.DataType) -> bool:
 
 
 def kept(bodies: Array, bad: set[int]) -> Array:
-    """The bodies at these places, and null at all others."""
+    """Return the bodies at these places, and null at all others."""
     if not bad:
         return pa.nulls(len(bodies), pa.binary())
     mask = pa.array([at in bad for at in range(len(bodies))])
@@ -100,7 +100,7 @@ def kept(bodies: Array, bad: set[int]) -> Array:
 
 
 def no_way(field: str, kind: pa.DataType, format: Format) -> Invalid:
-    """A type that bodies of a format do not come to."""
+    """Return the error for a type that bodies of a format cannot have."""
     return Invalid(
         f"the field {field!r} is of type {kind}, which format={format} does not give; read it as "
         "string and cast it in Spark",

@@ -1,0 +1,134 @@
+"""Context of a batch job: open queues, and a Spark session whose processes can reach them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from millrace import limits, sync
+from millrace.errors import Retry
+from millrace.pipeline.opening import Where, opened
+from millrace.pipeline.showing import shown
+from millrace.pipeline.source import Lost
+from millrace.pipeline.sparked import said
+from millrace.spark.notices import Say, print_notice
+from millrace.spark.session import adopt, borrowed, is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class ProgressCallback(Protocol):
+    """Callback for the progress of a job."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take the number of finished tasks and the total of Spark's active stages."""
+        ...
+
+
+def _silent(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+class JobContext(msgspec.Struct, frozen=True):
+    """Queues, Spark session and callbacks of a job."""
+
+    m: sync.Millrace
+    spark: SparkSession
+    where: Where
+    tell: ProgressCallback = _silent
+    say: Say = print_notice
+
+    def options(self, queue: sync.Queue) -> dict[str, str]:
+        """Return the options of Spark's reader and writer for a queue."""
+        return {"queue": queue.name, "space": queue.space} | self.where.options()
+
+    def read(self, queue: sync.Queue, **options: str) -> DataFrame:
+        """Return a queue as a DataFrame with at least `spark.sql.shuffle.partitions` partitions."""
+        tasks = self.spark.conf.get("spark.sql.shuffle.partitions") or "1"
+        given = {"minPartitions": tasks} | self.options(queue) | options
+        return self.spark.read.format("millrace").options(**given).load()
+
+    @contextmanager
+    def asking(self, what: str, field: str) -> Iterator[None]:
+        """Translate Spark's errors within the context, and report progress.
+
+        Raises:
+            Refused, Retry: as `said`.
+            Retry: the pin of the snapshot was lost.
+        """
+        try:
+            with said(what, field), _watched(self.spark, self.tell):
+                yield
+        except Lost as error:
+            raise Retry(
+                "the snapshot of the job is no longer pinned: it was unpinned, or a day has "
+                "passed; run it again",
+                field="snapshot",
+            ) from error
+
+
+@contextmanager
+def open_job(
+    name: str,
+    where: Where,
+    *,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    millrace: sync.Millrace | None = None,
+    tell: ProgressCallback = _silent,
+    say: Say = print_notice,
+) -> Iterator[JobContext]:
+    """Open queues and Spark for a job until the context ends.
+
+    A given `spark`, or one that runs in this process, is used and left running. A given `millrace`
+    must be open at `where`, and share its folder with Spark's processes.
+
+    Raises:
+        NotFound: Java is not installed.
+        InUse: another process has the folder open without sharing it.
+    """
+    with ExitStack() as stack:
+        if where.path:
+            # Spark's processes may run in another folder.
+            where = msgspec.structs.replace(where, path=os.path.abspath(where.path))
+        where = stack.enter_context(shown(where))
+        m = millrace or stack.enter_context(opened(where, share=True))
+        if spark is None:
+            spark = stack.enter_context(borrowed(f"millrace {name}", conf or {}, say))
+        else:
+            adopt(spark)
+        yield JobContext(m, spark, where, tell, say)
+
+
+@contextmanager
+def _watched(spark: SparkSession, tell: ProgressCallback) -> Iterator[None]:
+    """Report the progress of Spark's tasks; Spark Connect has no status tracker."""
+    if tell is _silent or is_connect(spark):
+        yield
+        return
+    over = Event()
+    watcher = Thread(target=_watch, args=(spark, tell, over), name="millrace-job", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, tell: ProgressCallback, over: Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(limits.JOB_WATCH_SECONDS):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if known:
+            tell(
+                sum(stage.numCompletedTasks for stage in known),
+                sum(stage.numTasks for stage in known),
+            )

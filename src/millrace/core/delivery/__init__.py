@@ -1,0 +1,1 @@
+"""Delivery: leases, settlement, redelivery, dead-letter decisions, sessions and quarantine."""

@@ -1,0 +1,1 @@
+"""Followers: cursors, snapshots and pins."""

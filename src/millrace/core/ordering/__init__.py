@@ -1,0 +1,1 @@
+"""Ordering: message groups, partitions, priorities, delays and rate limits."""

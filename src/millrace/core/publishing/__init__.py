@@ -1,0 +1,1 @@
+"""Publishing: validation, producers, deduplication, stages and shard routing."""

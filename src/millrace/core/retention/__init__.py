@@ -1,0 +1,1 @@
+"""TTL, log retention and maximum lengths."""

@@ -1,0 +1,1 @@
+"""Topics, subscriptions and filter policies."""

@@ -1,0 +1,1 @@
+"""Authentication, authorization and the audit log of a server."""

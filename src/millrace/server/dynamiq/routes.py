@@ -1,0 +1,10 @@
+"""All routes of Dynamiq: importing this module fills the table."""
+
+from __future__ import annotations
+
+from millrace.server.dynamiq import messages, queues, status, topics
+from millrace.server.dynamiq.route_table import ROUTES
+
+MODULES = (queues, messages, topics, status)
+
+__all__ = ["MODULES", "ROUTES"]

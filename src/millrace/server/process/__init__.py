@@ -1,0 +1,1 @@
+"""A running server: settings, front-end processes, TLS, metrics export, start and stop."""

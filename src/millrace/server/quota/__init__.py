@@ -1,0 +1,1 @@
+"""Quotas of users: rates of requests and bytes, and bounds on what they hold in flight."""

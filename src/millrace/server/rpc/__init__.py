@@ -1,0 +1,1 @@
+"""The server side of calls between processes: sessions, authorization and audit of calls."""

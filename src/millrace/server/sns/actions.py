@@ -1,0 +1,14 @@
+"""Registers all SNS actions by importing their modules."""
+
+from __future__ import annotations
+
+from millrace.server.sns import (
+    confirmation,
+    publish,
+    subscriptions,
+    topics,
+    unsupported,
+)
+from millrace.server.sns.service import SNS
+
+__all__ = ["SNS", "confirmation", "publish", "subscriptions", "topics", "unsupported"]

@@ -1,0 +1,1 @@
+"""Shared parts of all HTTP APIs: routing, request context, errors, OpenAPI, request audit."""
