@@ -104,7 +104,7 @@ mutants: $(READY) ## mutation tests: break the source on purpose; the tests must
 bench: $(READY) ## run the benchmarks; ONLY=groups, measurements or figures, separated by commas
 	@$(BIN)/python bench/run.py $(if $(ONLY),--only $(ONLY))
 
-bench-compare: $(READY) ## benchmark HEAD against BASE=revision in turns: ONLY=ids, ROUNDS=5
+bench-compare: $(READY) ## benchmark HEAD against BASE=revision[,revision] in turns: ONLY=ids, ROUNDS=5
 	@$(BIN)/python bench/compare.py --base $(BASE) --only $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 docs: $(READY) ## check the documents and show the next release's notes

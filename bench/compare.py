@@ -1,9 +1,10 @@
-"""`make bench-compare BASE=rev ONLY=id,…`: compare two revisions of this repository.
+"""`make bench-compare BASE=rev ONLY=id,…`: compare revisions of this repository with HEAD.
 
-Both revisions are checked out into worktrees and measured in turns, each by its own `bench/`. A
-turn measures one revision and then the other, and the next turn begins with the other, so that a
-machine that grows slower or faster does not favour one of them. Each figure is judged by the median
-over turns of (head / base), taken so that more is better.
+All revisions are checked out into worktrees and measured in turns, each by its own `bench/`. A turn
+measures the bases and then the head, and the next turn the other way round, so that a machine that
+grows slower or faster does not favour one of them. Each figure is judged by the median over turns
+of (head / base), taken so that more is better. `BASE=rev,rev` compares the head with several bases
+and measures it once in each turn.
 
 Absolute figures of this repository's measurements differ by a factor of two between hours on a
 shared machine; two runs in a row, repeated, differ far less.
@@ -36,6 +37,10 @@ NO_REGRESSION = 0.95
 """A head that reaches this share of its base counts as no slower."""
 
 MEASUREMENT_SECONDS_MAX = 1_800
+
+
+Measured = dict[str, tuple[float, str]]
+"""Value and unit of each figure, by its id."""
 
 
 @dataclass(slots=True)
@@ -94,6 +99,17 @@ class Comparison:
     failed: dict[str, str] = field(default_factory=dict)
     """Measurements that ended in an error, and the end of what they printed."""
 
+    def add(self, base: Measured, head: Measured) -> list[str]:
+        """Add a turn's figures of one measurement; return the ids of those that both have."""
+        self.alone |= dict.fromkeys(base.keys() - head.keys(), "base")
+        self.alone |= dict.fromkeys(head.keys() - base.keys(), "head")
+        shared = sorted(base.keys() & head.keys())
+        for identity in shared:
+            figure = self.figures.setdefault(identity, Figure(head[identity][1]))
+            figure.base.append(base[identity][0])
+            figure.head.append(head[identity][0])
+        return shared
+
     def fell(self, bound: float) -> list[str]:
         """Return the figures of the head that are slower than `bound` times the base."""
         return [name for name, figure in self.figures.items() if not figure.is_kept(bound)]
@@ -123,10 +139,6 @@ def _git(*arguments: str) -> str:
         ["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
     )
     return run.stdout.strip()
-
-
-Measured = dict[str, tuple[float, str]]
-"""Value and unit of each figure, by its id."""
 
 
 def measure(tree: Path, name: str) -> Measured:
@@ -169,41 +181,42 @@ def by_id(results: Iterable[dict[str, Any]]) -> Measured:
 
 
 def compare(
-    base: Path,
+    bases: list[Path],
     head: Path,
     names: list[str],
     rounds: int,
     run: Callable[[Path, str], Measured] = measure,
-) -> Comparison:
-    """Measure both trees in turns; a measurement that failed once is not tried again."""
-    told = Comparison()
+) -> list[Comparison]:
+    """Measure all trees in turns; return the comparison of the head with each base.
+
+    A measurement that failed once is not tried again.
+    """
+    results = [Comparison() for _ in bases]
     for turn in range(rounds):
         for name in names:
-            if name in told.failed:
+            if any(name in result.failed for result in results):
                 continue
-            order = (base, head) if turn % 2 == 0 else (head, base)
+            trees = [*bases, head] if turn % 2 == 0 else [head, *reversed(bases)]
             try:
-                measured = {tree: run(tree, name) for tree in order}
+                measured = {tree: run(tree, name) for tree in trees}
             except Unmeasured as error:
-                told.failed[name] = str(error)
+                for result in results:
+                    result.failed[name] = str(error)
                 print(f"turn {turn + 1} of {rounds}, {name}: failed\n{error}", flush=True)
                 continue
-            shared = sorted(measured[base].keys() & measured[head].keys())
-            told.alone |= dict.fromkeys(measured[base].keys() - measured[head].keys(), "base")
-            told.alone |= dict.fromkeys(measured[head].keys() - measured[base].keys(), "head")
-            for identity in shared:
-                figure = told.figures.setdefault(identity, Figure(measured[head][identity][1]))
-                figure.base.append(measured[base][identity][0])
-                figure.head.append(measured[head][identity][0])
-            shown = ", ".join(f"{one} {told.figures[one].ratios()[-1]:.2f}" for one in shared)
-            print(f"turn {turn + 1} of {rounds}, {name}: {shown}", flush=True)
-    return told
+            for base, result in zip(bases, results, strict=True):
+                shared = result.add(measured[base], measured[head])
+                ratios = ", ".join(
+                    f"{one} {result.figures[one].ratios()[-1]:.2f}" for one in shared
+                )
+                print(f"turn {turn + 1} of {rounds}, {base.name}, {name}: {ratios}", flush=True)
+    return results
 
 
 def main() -> None:
     """Compare as the command line says, and exit with 1 if a figure fell."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, help="the revision to compare with")
+    parser.add_argument("--base", required=True, help="revisions to compare with, by commas")
     parser.add_argument("--head", default="HEAD", help="the revision that is judged")
     parser.add_argument("--only", required=True, help="measurements, groups or ids, by commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -214,32 +227,39 @@ def main() -> None:
         list_measurements(arguments.only)
         sys.exit(NOTHING_FITS)
     names = list(dict.fromkeys(name for _, name in chosen))
-    base, head = (_git("rev-parse", "--short", one) for one in (arguments.base, arguments.head))
+    *bases, head = (
+        _git("rev-parse", "--short", one) for one in (*arguments.base.split(","), arguments.head)
+    )
     if _git("status", "--porcelain", "--untracked-files=no"):
         print("changes that are not committed are not measured", file=sys.stderr)
     (ROOT / "build").mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="compare-", dir=ROOT / "build") as folder,
-        checked_out(base, Path(folder) / "base") as base_tree,
-        checked_out(head, Path(folder) / "head") as head_tree,
+        contextlib.ExitStack() as trees,
     ):
-        told = compare(base_tree, head_tree, names, arguments.rounds)
-    print(f"\n{machine()}; {arguments.rounds} turns; base {base}, head {head}\n")
+        head_tree = trees.enter_context(checked_out(head, Path(folder) / "head"))
+        base_trees = [trees.enter_context(checked_out(base, Path(folder) / base)) for base in bases]
+        results = compare(base_trees, head_tree, names, arguments.rounds)
+    for base, result in zip(bases, results, strict=True):
+        print(f"\n{machine()}; {arguments.rounds} turns; base {base}, head {head}\n")
+        print_comparison(result, arguments.bound)
+    sys.exit(0 if all(result.is_kept(arguments.bound) for result in results) else 1)
+
+
+def print_comparison(result: Comparison, bound: float) -> None:
+    """Print the table of a comparison, and what could not be compared."""
     print(
         f"{'id':<24} {'base':>14} {'head':>14} {'unit':<12} {'ratio':>6}  {'range':<11} "
-        f"{'spread of both':>11}  >= {arguments.bound:g}"
+        f"{'spread of both':>11}  >= {bound:g}"
     )
-    for identity, figure in told.figures.items():
-        print(figure.row(identity, arguments.bound))
-    fell = told.fell(arguments.bound)
-    print(
-        f"\n{len(told.figures)} figures, {len(fell)} below {arguments.bound:g}: {', '.join(fell)}"
-    )
-    for identity, side in told.alone.items():
+    for identity, figure in result.figures.items():
+        print(figure.row(identity, bound))
+    fell = result.fell(bound)
+    print(f"\n{len(result.figures)} figures, {len(fell)} below {bound:g}: {', '.join(fell)}")
+    for identity, side in result.alone.items():
         print(f"{identity}: measured of {side} alone")
-    for name in told.failed:
+    for name in result.failed:
         print(f"{name}: failed, see above")
-    sys.exit(0 if told.is_kept(arguments.bound) else 1)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def compared(*, rounds: int = 2, **measured: dict[Path, Measured]) -> tuple[Comp
             raise Unmeasured("no disk")
         return measured[name][tree]
 
-    return compare(BASE, HEAD, list(measured), rounds, run), order
+    [result] = compare([BASE], HEAD, list(measured), rounds, run)
+    return result, order
 
 
 def test_turns_begin_with_the_other_revision() -> None:
@@ -63,6 +64,19 @@ def test_turns_begin_with_the_other_revision() -> None:
     assert order == ["a base", "a head", "a head", "a base"]
     assert told.figures["x"].ratios() == [1.0, 1.0]
     assert told.is_kept(0.95)
+
+
+def test_several_bases_share_the_measurements_of_the_head() -> None:
+    older, order = Path("older"), list[str]()
+    rates = {older: 100.0, BASE: 50.0, HEAD: 100.0}
+
+    def run(tree: Path, name: str) -> Measured:
+        order.append(str(tree))
+        return {name: (rates[tree], "messages/s")}
+
+    results = compare([older, BASE], HEAD, ["x"], 2, run)
+    assert [result.figures["x"].ratios() for result in results] == [[1.0, 1.0], [2.0, 2.0]]
+    assert order == ["older", "base", "head", "head", "base", "older"]
 
 
 def test_figures_of_one_revision_are_told_and_a_lost_one_fails() -> None:
