@@ -46,6 +46,7 @@ from millrace.engine.commit_loop import CommitLoop
 from millrace.engine.dead_letter_mover import DeadLetterMover
 from millrace.engine.topic_forwarder import TopicForwarder
 from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError, Refused
+from millrace.event_loop import SwitchIntervalLimit
 from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
 from millrace.journal.log_writer import LogWriter
@@ -65,13 +66,12 @@ from millrace.wal.disk import (
     Lock,
     RealDisk,
     make_folders,
+    make_private,
 )
-from millrace.wal.file_modes import make_private
 from millrace.wal.io_thread import IoThread, RealIoThread
 from millrace.wal.record import LogPosition
 from millrace.wal.replay import Replay
 from millrace.wal.segment import LogShape
-from millrace.wal.switch_interval import SwitchIntervalLimit
 from millrace.wal.write_ahead_log import WriteAheadLog
 
 NODE = GroupId(0xFFFF_FFFF)

@@ -17,7 +17,7 @@ import pytest
 
 import millrace
 from millrace import Millrace, errors
-from millrace.client.leak_warning import end_dead
+from millrace.client.opening import end_dead
 from tests.client.harness import SMALL, run
 
 SECONDS_MAX = 30

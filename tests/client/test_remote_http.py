@@ -27,7 +27,7 @@ from millrace.core.session_commands import (
     SessionRef,
 )
 from millrace.rpc.calls import Heartbeat, Submit
-from millrace.rpc.session_heartbeat import SessionHeartbeat
+from millrace.rpc.http_transport import SessionHeartbeat
 from millrace.rpc.session_liveness import SessionLiveness
 from tests.client.harness import SMALL, embedded, eventually, run
 from tests.server.calls_site import served

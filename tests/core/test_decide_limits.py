@@ -47,7 +47,7 @@ from millrace.core.model import (
     StartPoint,
 )
 from millrace.core.spec import QueueSpec
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.view import View
 from millrace.core.ticks import tick_due
 from millrace.core.topic_commands import CreateTopic, TopicRef

@@ -19,7 +19,7 @@ from millrace.core.model import (
     NewMessage,
     ShardId,
 )
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.view import View
 from tests.support.models.commit_group import history_named
 

@@ -42,7 +42,7 @@ from millrace.core.model import (
 )
 from millrace.core.needs import Need
 from millrace.core.spec import QueueSpec
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.engine import view_cache
 from tests.engine.test_commit_loop import (
     QUEUE,

@@ -48,7 +48,7 @@ from millrace.server.cassieq.signature import (
     write_rights,
     write_time,
 )
-from millrace.server.http.listen_address import parse_address
+from millrace.server.http.listener import parse_address
 from millrace.server.http.parser import BadRequest, Request, RequestParser
 from millrace.server.process import server_settings
 from millrace.server.process.tls import validity_of

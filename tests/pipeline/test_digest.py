@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from millrace.pipeline.comparing import compare
 from millrace.pipeline.digest import Line, lines_of, plain_of
+from millrace.pipeline.verifying import compare
 
 MOMENT = datetime(2026, 11, 16, 9, 30, 0, 123456, UTC)
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

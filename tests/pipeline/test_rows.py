@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.pipeline.rows import COLUMNS, small
+from millrace.pipeline.source import COLUMNS, small
 
 
 def test_a_span_without_rows_is_a_table_that_spark_takes() -> None:

@@ -24,7 +24,7 @@ from millrace.pipeline import (
     Where,
     run_pipeline,
 )
-from millrace.pipeline.stateful import analyzed, may_widen, state_in
+from millrace.pipeline.sparked import analyzed, may_widen, state_in
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
 

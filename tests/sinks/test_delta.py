@@ -20,8 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from millrace import limits
 from millrace.errors import Invalid, Refused, Retry
 from millrace.sinks.base import DELETE, Task
-from millrace.sinks.delta import Delta
-from millrace.sinks.delta_log import read_flow, write_commit
+from millrace.sinks.delta import Delta, read_flow, write_commit
 from millrace.sinks.lake import FlowState
 from millrace.testing.check_sink import (
     SCHEMA,

@@ -15,8 +15,7 @@ from pyiceberg.table import Table
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import DELETE
-from millrace.sinks.iceberg import Iceberg
-from millrace.sinks.iceberg_table import local, read_flow, write_commit
+from millrace.sinks.iceberg import Iceberg, local, read_flow, write_commit
 from millrace.sinks.lake import FlowState
 from millrace.testing.check_sink import (
     FLOW,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from millrace.sinks.console import Console
-from millrace.sinks.misfit import misfit
+from millrace.sinks.kinds import misfit
 from millrace.sinks.queue import QueueSink
 
 

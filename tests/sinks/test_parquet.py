@@ -15,8 +15,7 @@ import pytest
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import Task
-from millrace.sinks.file_log import LogEntry, add_entry, read_log
-from millrace.sinks.parquet import Parquet, manifest
+from millrace.sinks.parquet import LogEntry, Parquet, add_entry, manifest, read_log
 from millrace.testing.check_sink import (
     FLOW,
     SCHEMA,

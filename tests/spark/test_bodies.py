@@ -14,8 +14,7 @@ import pytest
 
 from millrace.core.format.column import Array
 from millrace.errors import Invalid
-from millrace.spark.bodies.avro import AvroParser, avro_ddl
-from millrace.spark.bodies.parse import Parsed, make_parser
+from millrace.spark.bodies import AvroParser, Parsed, avro_ddl, make_parser
 
 FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("id", pa.int32()),

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from millrace.spark.pushdown import Narrow, narrowed
+from millrace.spark.batch import Narrow, narrowed
 
 SEQ, KEY, SHARD, TIME = ("seq",), ("key",), ("shard",), ("timestamp",)
 

@@ -19,9 +19,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from millrace import sync
 from millrace.errors import Invalid, NotFound, Refused, TooLarge
 from millrace.spark.offset import Offset
-from millrace.spark.origin import NAME_CHARS_MAX
 from millrace.spark.staging import StagedRows
-from millrace.spark.stream_writer import StreamWriter
+from millrace.spark.stream_writer import NAME_CHARS_MAX, StreamWriter
 
 SCHEMA = StructType([StructField("value", StringType())])
 Ends = tuple[tuple[int, ...], tuple[int, ...]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.store.ballast import NAME, Ballast
+from millrace.store.lmdb_cells import NAME, Ballast
 
 MEBIBYTE = 1024 * 1024
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import errors, limits
-from millrace.store.checksums import STAMP_BYTES, TableChecksum, ValueChecksum
+from millrace.store.lmdb_reader import STAMP_BYTES, TableChecksum, ValueChecksum
 
 cells = st.dictionaries(st.binary(min_size=1, max_size=12), st.binary(max_size=30), max_size=20)
 

@@ -18,8 +18,8 @@ import pytest
 
 from millrace import errors, limits
 from millrace.store.cells import Table
-from millrace.store.checksums import ValueChecksum
 from millrace.store.lmdb_cells import LmdbCells
+from millrace.store.lmdb_reader import ValueChecksum
 from tests.store import full_disk
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import Exists
-from millrace.wal.disk import RealDisk
-from millrace.wal.file_modes import make_private
+from millrace.wal.disk import RealDisk, make_private
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.wal.switch_interval import SwitchIntervalLimit
+from millrace.event_loop import SwitchIntervalLimit
 
 BEFORE = 0.004
 

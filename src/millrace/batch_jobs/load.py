@@ -24,8 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StringType
 
 from millrace import limits, sync
-from millrace.batch_jobs.job_context import JobContext
-from millrace.batch_jobs.transform import run_sql
+from millrace.batch_jobs.job_context import JobContext, run_sql
 from millrace.core import validate
 from millrace.errors import Invalid
 from millrace.sinks.base import Filed

@@ -24,8 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
-from millrace.batch_jobs.job_context import JobContext
-from millrace.batch_jobs.transform import find_function, run_python, run_sql
+from millrace.batch_jobs.job_context import JobContext, find_function, run_python, run_sql
 from millrace.client import dead_letter_headers as letter
 from millrace.client.lease import grant_of, seq_of
 from millrace.client.lease_group import LeaseGroup
@@ -35,8 +34,8 @@ from millrace.core.commands import Extend
 from millrace.core.transfer.dead_letter import PREFIX, TIME_DIGITS, first_ms
 from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, PUT
-from millrace.spark.address import Address
 from millrace.spark.contract import check_schema, to_rows
+from millrace.spark.options import Address
 from millrace.spark.staging import stage_rows
 
 COLUMNS = (

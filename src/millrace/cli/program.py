@@ -49,7 +49,7 @@ class Program(LazyCommandGroup):
         "discard": LazyCommand(f"{_COMMANDS}.lease", "discard", "Dead-letter leased messages."),
         "extend": LazyCommand(f"{_COMMANDS}.lease", "extend", "Extend the leases of messages."),
         "work": LazyCommand(f"{_COMMANDS}.work", "work", "Run a command for each message."),
-        "rewind": LazyCommand(f"{_COMMANDS}.rewind", "rewind", "Redeliver the messages of a log."),
+        "rewind": LazyCommand(f"{_COMMANDS}.redrive", "rewind", "Redeliver the messages of a log."),
         "redrive": LazyCommand(
             f"{_COMMANDS}.redrive", "redrive", "Move dead letters back to their queues."
         ),
@@ -78,7 +78,7 @@ class Program(LazyCommandGroup):
             f"{_COMMANDS}.backup", "restore", "Restore a backup into a new folder."
         ),
         "verify": LazyCommand(f"{_COMMANDS}.backup", "verify", "Verify a backup."),
-        "repair": LazyCommand(f"{_COMMANDS}.repair", "repair", "Reopen a quarantined queue."),
+        "repair": LazyCommand(f"{_COMMANDS}.health", "repair", "Reopen a quarantined queue."),
         "user": LazyCommand(
             f"{_COMMANDS}.user", "user", "Manage users, access rules and quotas of a server."
         ),

@@ -26,8 +26,7 @@ from millrace.core.ordering.group_numbers import number_of
 from millrace.core.publishing import dedup
 from millrace.core.retention import expiry, log_retention, max_length
 from millrace.core.spec import QueueSpec
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.group_state import GroupInFlight
 from millrace.core.state.view import View
 from millrace.core.topics import topic

@@ -108,8 +108,7 @@ from millrace.core.session_commands import (
 )
 from millrace.core.spec import QueueSpec
 from millrace.core.state import cell_lookup
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.fold import ShardMeta
 from millrace.core.topic_commands import (
     ConfigureSubscription,

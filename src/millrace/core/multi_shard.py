@@ -22,8 +22,7 @@ from millrace.core.followers import cursors
 from millrace.core.followers.cursors import CursorState
 from millrace.core.model import ShardId
 from millrace.core.needs import Need
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.errors import Refused, Retry
 
 

@@ -18,7 +18,6 @@ from millrace.core.ordering import deferred
 from millrace.core.publishing.stages import do_drop_stage
 from millrace.core.retention import (
     expiry,
-    expiry_gc,
     log_retention,
     queue_ttl,
 )
@@ -32,7 +31,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
     need = (
         log_retention.check(draft) or expiry.check_tick(draft) or queue_ttl.need_check_empty(draft)
     )
-    need = need or expiry_gc.check(draft)
+    need = need or expiry.check(draft)
     if need is not None:
         return need
     is_cut = deferred.sweep(draft)
@@ -40,7 +39,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
         return is_cut
     is_cut = expiry.do_tick(draft) or is_cut
     queue_ttl.check_empty(draft)
-    is_cut = expiry_gc.collect(draft) or is_cut
+    is_cut = expiry.collect(draft) or is_cut
     is_cut = log_retention.expire(draft) or is_cut
     view, now, limit = draft.view, draft.now, limits.TICK_ENDS_MAX
     pins = sorted(number for number in view.pins if _is_pin_due(view, number, now))
@@ -94,7 +93,7 @@ def tick_due(view: View, now: int) -> bool:
     # cheap.
     oldest = view.deletes.oldest()
     return (
-        (view.expiry_ms is not None and (expiry.tick_due(view, now) or expiry_gc.is_due(view, now)))
+        (view.expiry_ms is not None and (expiry.tick_due(view, now) or expiry.is_due(view, now)))
         or (view.spec.ttl_ms and queue_ttl.tick_due(view, now))
         or (bool(view.ended) and _is_lease_due(view, now))
         or (view.swept_from is not None and deferred.sweep_due(view))

@@ -26,7 +26,7 @@ from millrace.core.decide import publish_plain
 from millrace.core.delivery import lease
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.needs import Need
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.view import View
 from millrace.engine import quarantine_reports
 from millrace.engine.command_request import (

@@ -28,8 +28,7 @@ from millrace.core.delivery import lease, quarantine, sessions, settle
 from millrace.core.model import ShardId
 from millrace.core.needs import Need
 from millrace.core.session_commands import Receive
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.view import View
 from millrace.engine.command_request import CommandRequest
 from millrace.engine.in_flight_entries import Decision, PendingAnswers

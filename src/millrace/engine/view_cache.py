@@ -20,8 +20,8 @@ from millrace.core.ordering import groups
 from millrace.core.ordering.group_numbers import numbers_of
 from millrace.core.publishing import dedup
 from millrace.core.state import cell_lookup
-from millrace.core.state.batch_context import BatchContext
 from millrace.core.state.cell_lookup import CellName
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.view import View
 from millrace.engine.command_request import CommandRequest
 from millrace.errors import Corrupt, Fatal, Refused, Retry, detached

@@ -11,10 +11,7 @@ from millrace.limits.aws import *
 from millrace.limits.delivery import *
 from millrace.limits.disk import *
 from millrace.limits.http import *
-from millrace.limits.maintenance import *
 from millrace.limits.memory import *
 from millrace.limits.request import *
 from millrace.limits.rpc import *
-from millrace.limits.sink import *
 from millrace.limits.spark import *
-from millrace.limits.topic import *

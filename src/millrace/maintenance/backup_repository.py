@@ -15,8 +15,7 @@ from pathlib import Path
 from millrace.errors import Corrupt, Exists, Invalid, NotFound
 from millrace.maintenance import manifest
 from millrace.maintenance.manifest import Manifest
-from millrace.wal.disk import Lock, RealDisk
-from millrace.wal.file_modes import make_private
+from millrace.wal.disk import Lock, RealDisk, make_private
 
 UNFINISHED = ".unfinished"
 ARCHIVE = "archive"

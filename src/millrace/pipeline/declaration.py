@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from millrace import limits
-from millrace.errors import Invalid
-from millrace.pipeline.variable import filled
+from millrace.errors import Invalid, MillraceError
+from millrace.pipeline.variable import filled, hide, names_in
 from millrace.sinks.kinds import make_sink
 from millrace.sinks.null_key import NullKey
 from millrace.spark.session import REMOTE
@@ -279,3 +280,24 @@ def _check_sink(declared: DeclaredSink, known: list[str], environ: Mapping[str, 
             table=table,
             field="null_key",
         )
+
+
+# --- Redaction: removes values of variables and passwords from a pipeline's messages -------------
+
+
+def redact(pipeline: Pipeline, environ: Mapping[str, str], text: str) -> str:
+    """Return the text without the values of variables that the declaration names."""
+    sources = (pipeline.source, *pipeline.sources.values())
+    named = [one for source in sources for one in (source.url, source.path, source.token_file)]
+    return hide(text, names_in([named, *(sink.settings for sink in pipeline.sinks)]), environ)
+
+
+@contextmanager
+def redacting_errors(pipeline: Pipeline, environ: Mapping[str, str]) -> Iterator[None]:
+    """Redact secrets in errors that are raised within the context."""
+    try:
+        yield
+    except MillraceError as error:
+        error.message = redact(pipeline, environ, error.message)
+        error.args = (error.message, *error.args[1:])
+        raise

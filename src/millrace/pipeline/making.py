@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from millrace.pipeline.dead import LETTERS, keyless_letters, keyless_rows, told_of
 from millrace.pipeline.declaration import SOURCE, Pipeline
-from millrace.pipeline.rows import COLUMNS
 from millrace.pipeline.sink_session import Brought, SinkSession
-from millrace.pipeline.source import Stretch
+from millrace.pipeline.source import COLUMNS, Stretch
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 

@@ -10,7 +10,7 @@ import msgspec
 
 from millrace.errors import Refused
 from millrace.pipeline.change import OnChange, same_sink
-from millrace.pipeline.declaration import SOURCE, Pipeline
+from millrace.pipeline.declaration import SOURCE, Pipeline, redacting_errors
 from millrace.pipeline.lag import (
     SinkStatus,
     Status,
@@ -20,7 +20,6 @@ from millrace.pipeline.lag import (
 )
 from millrace.pipeline.opening import Where
 from millrace.pipeline.record import Book, SinkRecord
-from millrace.pipeline.redaction import redacting_errors
 from millrace.pipeline.running import (
     Setting,
     all_sinks,

@@ -19,11 +19,11 @@ from millrace.pipeline.declaration import (
     Step,
     Wrong,
     check,
+    redacting_errors,
 )
-from millrace.pipeline.redaction import redacting_errors
 from millrace.pipeline.variable import ProcessEnvironment
 from millrace.server.process.settings_file import ConfigFile, read_file
-from millrace.sinks.misfit import misfit
+from millrace.sinks.kinds import misfit
 
 T = TypeVar("T")
 

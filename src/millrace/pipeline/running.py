@@ -15,13 +15,11 @@ from millrace import limits, sync
 from millrace.errors import Invalid, MillraceError
 from millrace.pipeline.change import OnChange, judge_sinks
 from millrace.pipeline.dead import dead_letter_sinks
-from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline
+from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline, redact, redacting_errors
 from millrace.pipeline.making import Maker, Plain
-from millrace.pipeline.opening import Where, opened, where_of
+from millrace.pipeline.opening import Where, opened, shown, where_of
 from millrace.pipeline.record import Book, Record, State, begun
-from millrace.pipeline.redaction import redact, redacting_errors
 from millrace.pipeline.runner import Progress, Runner, Tell
-from millrace.pipeline.showing import shown
 from millrace.pipeline.sink_session import Patience, SinkSession, Stopped
 from millrace.pipeline.source import Feed
 from millrace.pipeline.variable import ProcessEnvironment, filled

@@ -10,7 +10,7 @@ rows of a work queue are counted: its seqs have gaps only where rows were remove
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -35,17 +35,9 @@ from millrace.client.snapshot_token import (
     with_retained,
     write_snapshot_token,
 )
-from millrace.errors import (
-    CursorExpired,
-    Exists,
-    Fenced,
-    NotFound,
-    Refused,
-    SnapshotExpired,
-    Stale,
-)
-from millrace.pipeline.rows import shaped, small
+from millrace.errors import CursorExpired, Exists, Fenced, NotFound, Refused, SnapshotExpired, Stale
 from millrace.sinks.boundary import Boundary, Place, Span, begins
+from millrace.spark.columns import Shaper
 from millrace.sync.queue import Queue
 
 T = TypeVar("T")
@@ -325,3 +317,42 @@ def _boundary(queue: Queue, snapshot: Snapshot, seqs: Sequence[int]) -> Boundary
     history, _ = snapshot.id
     shards = tuple(int(shard) for shard in queue.shards.ids)
     return Boundary((Place(queue.space, queue.name, shards, history.hex(), tuple(seqs)),))
+
+
+# --- Rows of a queue with the columns of steps and sinks, converted without Spark ----------------
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_FIELDS: list[pa.Field[pa.DataType]] = [
+    pa.field("shard", pa.int32(), nullable=False),
+    pa.field("seq", pa.int64(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", pa.list_(pa.field("element", _HEADER))),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("op", pa.string(), nullable=False),
+    pa.field("snapshot", pa.int64(), nullable=False),
+]
+COLUMNS = pa.schema(_FIELDS)
+"""The columns of a source's rows, as Spark's own reader returns them."""
+
+
+def shaped(batches: Iterable[pa.RecordBatch], snapshot: int) -> Iterator[pa.RecordBatch]:
+    """Convert rows of a snapshot to these columns, batch by batch; `snapshot` is its number."""
+    for batch in batches:
+        if batch.num_rows:
+            shard: int = batch.column("shard")[0].as_py()
+            yield Shaper(COLUMNS, shard, snapshot).shape(batch)
+
+
+def small(batches: Iterable[pa.RecordBatch], snapshot: int) -> pa.Table | None:
+    """Return all rows if they are few enough to be held in the driver, else None."""
+    found: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in shaped(batches, snapshot):
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows > limits.PIPELINE_SMALL_ROWS or size > limits.PIPELINE_SMALL_BYTES:
+            return None
+        found.append(batch)
+    # Spark does not accept a table without a batch.
+    return pa.Table.from_batches(found, COLUMNS) if found else COLUMNS.empty_table()

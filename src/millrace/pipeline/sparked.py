@@ -1,11 +1,12 @@
-"""Views of a pipeline made by Spark."""
+"""Views of a pipeline made by Spark, with lookup tables; detection of stateful steps."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -13,22 +14,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from millrace import limits
-from millrace.errors import Invalid, Retry
+from millrace import limits, sync
+from millrace.client.snapshot_token import write_snapshot_token
+from millrace.errors import Invalid, MillraceError, Retry
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
 from millrace.pipeline.lineage import BODY
-from millrace.pipeline.lookup import Lookups
 from millrace.pipeline.opening import Where
-from millrace.pipeline.rows import COLUMNS
 from millrace.pipeline.sink_session import Brought, SinkSession
-from millrace.pipeline.source import Lost, Stretch
+from millrace.pipeline.source import COLUMNS, Lost, Stretch
 from millrace.pipeline.staging import read_frame, stage_frame
-from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 from millrace.spark.notices import Say
-from millrace.spark.session import borrowed
+from millrace.spark.options import Address
+from millrace.spark.raw_options import HOME
+from millrace.spark.session import borrowed, is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame as Far
 
 
 @contextmanager
@@ -259,3 +263,137 @@ def told_by(text: str) -> tuple[str, str]:
     if causes:
         return "", causes[0]
     return "", _PLAN.split(text.strip().partition("\n\nJVM stacktrace")[0])[0]
+
+
+# --- Detects stateful steps: views that depend on more than the rows of one span -----------------
+#
+# Spark's analyzed plan is examined as text for the names of its nodes, which are the same in Spark
+# Connect and in a local session.
+# Rule: a view that is known to need more rows than one span is not run span by span.
+
+_STATEFUL = (
+    "Aggregate",
+    "Window",
+    "Deduplicate",
+    "Distinct",
+    "Sort",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Sample",
+    "FlatMapGroups",
+    "FlatMapCoGroups",
+    "CoGroup",
+    "MapGroups",
+    "ArrowWindow",
+    "ArrowAggregate",
+    "TransformWithState",
+    "Except",
+    "Intersect",
+    "EventTimeWatermark",
+    "Pivot",
+)
+"""Plan nodes whose result for all rows differs from the combined results of the parts."""
+
+_NARROW = ("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD")
+"""Plan nodes that make at most one row of each row."""
+
+_NODE = re.compile(r"^([ :+|-]*)'?([A-Za-z]+)(.*)$")
+
+
+class PlanNode(NamedTuple):
+    """A line of a plan."""
+
+    depth: int
+    name: str
+    rest: str
+
+
+def state_in(text: str) -> str:
+    """Return the first node of an analyzed plan that needs state, or an empty text."""
+    nodes = _nodes(text)
+    for at, node in enumerate(nodes):
+        if node.name.startswith(_STATEFUL):
+            return node.name
+        if node.name.endswith("Join") and _sides(nodes, at) > 1:
+            return f"{node.name} of {SOURCE} with itself"
+    return ""
+
+
+def _sides(nodes: list[PlanNode], at: int) -> int:
+    """Return the number of sides of a join that read the source."""
+    found, side, has = 0, None, False
+    for node in nodes[at + 1 :]:
+        if node.depth <= nodes[at].depth:
+            break
+        if side is None or node.depth <= side:
+            found += has
+            side, has = node.depth, False
+        has = has or (node.name == "SubqueryAlias" and node.rest.split()[:1] == [SOURCE])
+    return found + has
+
+
+def may_widen(text: str) -> bool:
+    """Return True if a view of this plan may have more rows than its input."""
+    return any(node.name not in _NARROW for node in _nodes(text))
+
+
+def _nodes(text: str) -> list[PlanNode]:
+    return [
+        PlanNode(len(match[1]), match[2], match[3])
+        for match in map(_NODE.match, text.splitlines())
+        if match is not None
+    ]
+
+
+def analyzed(frame: DataFrame) -> str:
+    """Return Spark's analyzed plan of a view.
+
+    `explain` would print it to the process's standard output, which other pipelines of the process
+    use at the same time.
+    """
+    if not is_connect(frame.sparkSession):
+        return str(frame._jdf.queryExecution().analyzed().toString())
+    text = cast("Far", frame)._explain_string(extended=True)
+    _, _, after = text.partition("== Analyzed Logical Plan ==\n")
+    # The first line of the section lists the columns.
+    _, _, plan = after.partition("\n")
+    return plan.partition("\n== ")[0]
+
+
+# --- Lookup tables: further sources of a pipeline with the latest row of each key ----------------
+#
+# Rule 1: the tables stay unchanged while a span is processed; then their pins are removed. Spark
+# does not report when it has finished reading, so that the pin is held here and not in the reader.
+
+
+class Lookups:
+    """The lookup tables of a run, each pinned for the newest span."""
+
+    def __init__(self) -> None:
+        self._pinned: dict[str, sync.Snapshot] = {}
+
+    def now(self, name: str, options: Mapping[str, str]) -> dict[str, str]:
+        """Return the Spark options that read the table as of now, and remove the pin of the
+        previous span.
+        """
+        home = {option: options[option] for option in HOME if option in options}
+        before = self._pinned.pop(name, None)
+        if before is not None:
+            # If the server does not respond, the pin expires.
+            with suppress(MillraceError):
+                before.unpin()
+        queue = Address.told(home).reach()
+        found = queue.snapshot(seconds=limits.PIPELINE_PIN_SECONDS).__enter__()
+        self._pinned[name] = found
+        return {**options, "endingSnapshot": write_snapshot_token(found._twin)}
+
+
+def pin_seconds(every: float) -> float:
+    """Return the seconds for which Spark's own queries pin a lookup table, of which each batch
+    reads the latest state.
+
+    The value is limited so that the pins in force at a time leave room for those of others.
+    """
+    return min(max(every * limits.LOOKUP_PINS, limits.LOOKUP_PIN_SECONDS_MIN), 3600.0)

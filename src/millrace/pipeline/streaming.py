@@ -26,11 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
-from millrace.pipeline.lookup import pin_seconds
 from millrace.pipeline.runner import Progress, SinkProgress, Tell
 from millrace.pipeline.sink_session import Brought, SinkSession, Stopped
 from millrace.pipeline.source import rows_between
-from millrace.pipeline.sparked import Sparked, said
+from millrace.pipeline.sparked import Sparked, pin_seconds, said
 from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Boundary, Place, Span

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult
 
@@ -19,6 +19,8 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.core.model import ShardId
+from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
 from millrace.decoding import decode_json
 from millrace.errors import (
     Closed,
@@ -35,30 +37,21 @@ from millrace.rpc.calls import (
     BackUp,
     Call,
     Heartbeat,
+    Notify,
     ReadBatches,
     Repair,
     Submit,
 )
-from millrace.rpc.codec import (
-    ROWS,
-    AnswerStatus,
-    FrameWriter,
-    read_answers,
-)
+from millrace.rpc.codec import ROWS, AnswerStatus, FrameWriter, read_answers
 from millrace.rpc.error_codec import ERROR
-from millrace.rpc.frames import (
-    NO_BLOBS,
-    Buffer,
-    Frame,
-    FrameReader,
-)
+from millrace.rpc.frames import NO_BLOBS, Buffer, Frame, FrameReader
 from millrace.rpc.http_connection import HttpConnection, ResponseHead
-from millrace.rpc.session_heartbeat import SessionHeartbeat
 from millrace.rpc.socket_transport import Late
 from millrace.rpc.transport import CallResult, ConnectionLost, copy_of
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
+
 
 _TYPE = "application/vnd.millrace.calls"
 _PROBLEM = "application/problem+json"
@@ -425,3 +418,53 @@ def refusal_of(status: int, body: bytes) -> MillraceError | ConnectionLost:
     outcome = {"refused": "r", "retry": "t"}.get(problem.outcome, "r")
     raw = [outcome, problem.code, detail, problem.field, problem.limit, problem.retry_after_ms]
     return ERROR.unpack(raw, "error", NO_BLOBS)
+
+
+# --- Heartbeats for sessions over HTTP, where no connection lasts --------------------------------
+
+Send = Callable[[list[Heartbeat]], Awaitable[None]]
+
+
+class SessionHeartbeat:
+    """Sends heartbeats for all sessions that this client has opened."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._claims: dict[tuple[ShardId, int], Claim] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def note(self, call: Call, answer: object) -> None:
+        """Record the answer of a call: heartbeats start when a session is opened, and end when it
+        is closed."""
+        if not isinstance(call, Submit):
+            return
+        if isinstance(answer, SessionRef):
+            self._claims[call.shard, answer.claim.session] = answer.claim
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._speak())
+        elif isinstance(call.command, CloseSession) and not call.command.keep:
+            self._claims.pop((call.shard, call.command.claim.session), None)
+
+    def noted(self, call: Call) -> None:
+        """Record a call without answer that ends a session."""
+        if isinstance(call, Notify) and isinstance(call.command, CloseSession | SuspectSession):
+            self._claims.pop((call.shard, call.command.claim.session), None)
+
+    async def _speak(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            # A fixed rate, unless the last heartbeat took longer than the interval.
+            due = max(due + limits.WIRE_SPEAK_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
+            calls = [Heartbeat(shard, claim) for (shard, _), claim in self._claims.items()]
+            for at in range(0, len(calls), limits.WIRE_CALLS_MAX):
+                # A session without heartbeats is suspected; then the client resumes it.
+                with suppress(ConnectionLost, MillraceError, TimeoutError):
+                    async with asyncio.timeout(limits.WIRE_SPOKEN_SECONDS_MAX):
+                        await self._send(calls[at : at + limits.WIRE_CALLS_MAX])
+
+    def close(self) -> None:
+        """Stop the heartbeats."""
+        if self._task is not None:
+            self._task.cancel()

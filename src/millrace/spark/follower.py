@@ -58,8 +58,7 @@ from millrace.errors import (
 from millrace.spark.limit import BatchLimit, cut
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
-from millrace.spark.read import ReadPartition
-from millrace.spark.split import split
+from millrace.spark.read import ReadPartition, split
 from millrace.spark.subject import Subject, look
 
 MINTED = "spark-"

@@ -10,10 +10,10 @@ from typing import Literal, cast
 
 import msgspec
 
-from millrace import limits
+from millrace import limits, sync
 from millrace.core import validate
 from millrace.errors import Invalid
-from millrace.spark.home import QueueEndpoint
+from millrace.spark.home import QueueEndpoint, reach
 from millrace.spark.raw_options import HOME, RawOptions
 from millrace.spark.start import EARLIEST, LATEST, Start, read_start, read_time
 
@@ -193,3 +193,41 @@ def _keys(given: RawOptions) -> tuple[bytes, ...] | None:
             limit=limits.SPARK_KEYS_MAX,
         )
     return tuple(dict.fromkeys(key.encode() for key in found))
+
+
+# --- Address of a queue that is written, as the options of a data source name it -----------------
+#
+# Rule 1: an address is pickled to the tasks that write rows; connections are made there, and kept
+# for the lifetime of the process.
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue of a server, or in a shared folder."""
+
+    home: QueueEndpoint
+    space: str
+    queue: str
+
+    @classmethod
+    def of(cls, given: RawOptions) -> Address:
+        """Read the address from options.
+
+        Raises:
+            Invalid: an option is missing, or has an invalid value.
+        """
+        space, queue = given.queue()
+        return cls(home=given.home(), space=space, queue=queue)
+
+    @classmethod
+    def told(cls, options: Mapping[str, str]) -> Address:
+        """Read the address from options that contain nothing else."""
+        return cls.of(RawOptions(options, HOME, "queue"))
+
+    def reach(self) -> sync.Queue:
+        """Return the queue, over a cached connection of this process.
+
+        Raises:
+            NotFound: the queue does not exist; it is not created here.
+            Closed: the server does not respond.
+        """
+        return reach(self.home).blocking().find(self.queue, space=self.space)

@@ -12,8 +12,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 from millrace.core.format.column import Array
 from millrace.errors import Invalid
-from millrace.spark.bodies.avro import avro_ddl
-from millrace.spark.bodies.parse import BodyParser, make_parser
+from millrace.spark.bodies import BodyParser, avro_ddl, make_parser
 from millrace.spark.columns import CORRUPT, SHARD_COLUMNS, Shaper, chosen, ddl, needed, sized
 from millrace.spark.options import Options
 from millrace.spark.read import ReadPartition, read_part

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from millrace import limits, sync
 from millrace.errors import Full
-from millrace.spark import bounds
 from millrace.spark.contract import cut, to_rows
 
 
@@ -88,7 +87,7 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Combine or split batches into parts of a suitable size for one call."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    most, large = bounds.STAGE_CALL_ROWS_MAX, bounds.STAGE_CALL_BYTES
+    most, large = STAGE_CALL_ROWS_MAX, STAGE_CALL_BYTES
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -107,4 +106,15 @@ def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(batches).combine_chunks()
         batches = table.to_batches()
     for batch in batches:
-        yield from cut(batch, rows=bounds.STAGE_CALL_ROWS_MAX, size=bounds.STAGE_CALL_BYTES)
+        yield from cut(batch, rows=STAGE_CALL_ROWS_MAX, size=STAGE_CALL_BYTES)
+
+
+# --- Limits of writes by Spark tasks -------------------------------------------------------------
+
+STAGE_CALL_BYTES = 12 * 1024 * 1024
+"""Bytes of one stage call of a task: large, so that the cost per row is small, and small enough for
+the memory of a worker and for a record of the log.
+"""
+
+STAGE_CALL_ROWS_MAX = 65_536
+"""Maximum number of rows of one stage call; the same as of a publish."""

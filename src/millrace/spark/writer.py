@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from millrace import sync
 from millrace.core import validate
 from millrace.errors import Invalid, NotFound, Unknown
-from millrace.spark.address import Address
 from millrace.spark.contract import check_schema
+from millrace.spark.options import Address
 from millrace.spark.raw_options import HOME, RawOptions
 from millrace.spark.staging import StagedRows, stage_rows
 

@@ -19,8 +19,9 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -551,3 +552,45 @@ def birth_ns(path: Path) -> int:
         return 0
     seconds, nanoseconds = _TIME.unpack_from(statx, _TIME_OFFSET)
     return int(seconds) * 1_000_000_000 + int(nanoseconds)
+
+
+# --- File permissions in a data folder: 0600 for files and 0700 for folders, without exception ---
+#
+# The index holds names of queues and users and digests of tokens; the log, sealed files and
+# backups hold bodies. `RealDisk` creates files with these modes; files of earlier versions, and
+# files that LMDB created by the umask of the process, are changed when the folder is opened.
+
+_OTHERS = 0o077
+
+
+def make_private(folder: Path, names: Collection[str]) -> int:
+    """Remove all permissions of group and others from the folder and the named entries in it.
+
+    Folders are changed recursively. Other entries stay as they are; links are not followed. Files
+    of another owner cannot be changed and are skipped: opening them fails, or their owner permits
+    reading them. Returns the number of changed modes.
+    """
+    folder = Path(os.path.realpath(folder))
+    changed = _close(folder)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name in names:
+                changed += _close_all(Path(entry.path))
+    return changed
+
+
+def _close_all(path: Path) -> int:
+    changed = _close(path)
+    for base, folders, files in os.walk(path):
+        changed += sum(_close(Path(base, name)) for name in (*folders, *files))
+    return changed
+
+
+def _close(path: Path) -> int:
+    # The file may just have been removed, have another owner, or its file system may keep no modes.
+    with suppress(OSError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & _OTHERS:
+            path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+            return 1
+    return 0

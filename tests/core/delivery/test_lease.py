@@ -34,7 +34,7 @@ from millrace.core.model import (
 )
 from millrace.core.needs import Need
 from millrace.core.spec import QueueSpec
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.errors import MillraceError
 from tests.support.models.commit_group import Group, Result
 

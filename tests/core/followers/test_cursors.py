@@ -24,7 +24,7 @@ from millrace.core.model import (
     Millis,
     ShardId,
 )
-from millrace.core.state.batch_context import BatchContext
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.fold import ShardMeta
 from millrace.core.state.view import View, number_key
 from millrace.errors import CursorExpired, Refused, Retry

@@ -22,8 +22,7 @@ from millrace.core.model import (
 from millrace.core.needs import Need
 from millrace.core.spec import QueueSpec
 from millrace.core.state import cell_lookup
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from tests.support.models.commit_group import Group, through_bytes
 
 QUEUE = ShardId(1)

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace.pipeline import DeclaredSink, read_pipeline
-from millrace.pipeline.rows import COLUMNS
+from millrace.pipeline.source import COLUMNS
 from millrace.sinks.base import Readable, Sink
 from millrace.sinks.kinds import make_sink
 from tests.pipeline.scene import KIND

@@ -26,7 +26,7 @@ from millrace.server.auth.authenticator import (
     is_own,
 )
 from millrace.server.auth.index import PrincipalIndex
-from millrace.server.http.client_network import is_loopback
+from millrace.server.http.proxy_headers import is_loopback
 
 TEXT = make_token(bytes(range(32)))
 DIGEST = digest_of(TEXT)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from millrace import limits
 from millrace.core.model import ShardId
-from millrace.server.aws import digests as module
-from millrace.server.aws.digests import Digests, digest_of
+from millrace.server.aws import message_attributes as module
+from millrace.server.aws.message_attributes import Digests, digest_of
 
 BODIES = st.sampled_from([b"", b"a", b"b", b"long" * 300])
 PLACES = st.integers(1, 3)

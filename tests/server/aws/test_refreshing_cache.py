@@ -9,9 +9,8 @@ import pytest
 
 from millrace import limits
 from millrace.errors import NotFound
-from millrace.server.aws.queue_info import VISIBILITY, QueueDirectory, QueueInfo
+from millrace.server.aws.queue_info import AS_AWS, VISIBILITY, QueueDirectory, QueueInfo
 from millrace.server.aws.refreshing_cache import RefreshingCache
-from millrace.server.aws.sqs_limits import AS_AWS
 from millrace.server.sns.topic_cache import TopicCache
 from millrace.server.web.queue_cache import QueueCache
 from tests.client.harness import opened, run

@@ -14,8 +14,8 @@ from millrace import limits
 from millrace.core.format.message_id import IDS
 from millrace.core.state.partition_state import slice_of
 from millrace.server.counters import LeaseCounters
-from millrace.server.http.listen_address import ListenAddress
-from millrace.server.process.statsd import Statsd
+from millrace.server.http.listener import ListenAddress
+from millrace.server.process.metrics_export import Statsd
 from tests.server.dynamiq.harness import MAIL, NEWS, QUEUES, error, put, take, text_error, value
 from tests.server.rest.harness import served, until_told
 

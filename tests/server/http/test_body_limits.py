@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.server.http.body_limits import (
+from millrace.server.http.connection import ClientConnection
+from millrace.server.http.listener_context import ListenerContext
+from millrace.server.http.memory_limits import (
     BodyLimits,
     BodyRate,
     ConnectionBodies,
     address_holder,
 )
-from millrace.server.http.connection import ClientConnection
-from millrace.server.http.listener_context import ListenerContext
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from tests.server.http.test_connection import GET, complain, echo, serving

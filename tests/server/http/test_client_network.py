@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.server.http.client_network import network_of
+from millrace.server.http.proxy_headers import network_of
 
 
 @pytest.mark.parametrize(

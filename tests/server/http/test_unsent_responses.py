@@ -13,9 +13,9 @@ import pytest
 from millrace import limits
 from millrace.server.http.connection import ClientConnection
 from millrace.server.http.listener_context import ListenerContext
+from millrace.server.http.memory_limits import UnsentResponses
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
-from millrace.server.http.unsent_responses import UnsentResponses
 from tests.server.http.test_connection import complain
 from tests.server.http.test_connection_bad_clients import Transport, secure
 from tests.server.rest.harness import until

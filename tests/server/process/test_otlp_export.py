@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 import millrace
 from millrace.client.lease import Lease
-from millrace.server.process.otlp_export import OtlpExport
+from millrace.server.process.metrics_export import OtlpExport
 from millrace.server.web.request_log import RequestLog
 from millrace.telemetry import Telemetry
 from tests.server.rest.harness import served

@@ -11,8 +11,8 @@ import pytest
 import millrace
 from millrace import limits
 from millrace.server.counters import LeaseCounters
-from millrace.server.http.listen_address import ListenAddress
-from millrace.server.process.statsd import Statsd
+from millrace.server.http.listener import ListenAddress
+from millrace.server.process.metrics_export import Statsd
 from tests.server.rest.harness import SMALL
 from tests.server.server_process import Process
 

@@ -16,13 +16,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from millrace import limits
-from millrace.server.sns.ended_subscriptions import (
+from millrace.server.sns.signing import open_signer
+from millrace.server.sns.subscription_tokens import (
     EndedSubscription,
     is_of_ended,
     read_ended,
     token_of,
 )
-from millrace.server.sns.signing import open_signer
 from tests.server.aws.site import AwsSite
 from tests.server.sns.endpoint import WAIT_SECONDS, Endpoint, Posted
 from tests.server.sns.queues import refused

@@ -10,10 +10,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from millrace.errors import Invalid
-from millrace.server.http.listen_address import parse_address
+from millrace.server.http.listener import parse_address
 from millrace.server.process.server_settings import ServerSettings, load
+from millrace.server.sns.endpoint_delivery import EndpointPost, _head
 from millrace.server.sns.endpoint_policy import EndpointPolicy, Unreachable, read_place
-from millrace.server.sns.http_post import EndpointPost, _head
 from tests.server.aws.site import AwsSite
 from tests.server.sns.endpoint import Endpoint
 

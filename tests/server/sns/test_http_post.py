@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.server.sns.http_post import EndpointPost, _head
+from millrace.server.sns.endpoint_delivery import EndpointPost, _head
 
 SMUGGLED = "x\r\n\r\nPOST /admin HTTP/1.1\r\nhost: internal\r\n\r\n"
 

@@ -18,7 +18,7 @@ from millrace.server.sns.delivery_policy import (
     see_topic_policy,
 )
 from millrace.server.sns.message import TopicPublishSettings, publishable
-from millrace.server.sns.page import page_of
+from millrace.server.sns.resource_lookup import page_of
 from millrace.server.sns.schemas import SnsAttributeValue, SnsMessageIn
 
 PLAIN = TopicPublishSettings("arn", False, False, False, "1")

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 import millrace.sync
 from millrace import limits
-from millrace.server.sqs.move_task_state import ENDED, RUNNING, MoveTask
+from millrace.server.sqs.move_tasks import ENDED, RUNNING, MoveTask
 from tests.server.aws.site import AwsSite
 from tests.support.timeouts import scaled
 

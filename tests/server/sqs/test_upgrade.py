@@ -9,7 +9,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.commands import Quarantine
 from millrace.server.aws.queue_info import PREFIX, SALT, SIZE
-from millrace.server.sqs.upgrade import bring_up
+from millrace.server.process.upgrade import migrate_queues
 from tests.client.harness import embedded, opened, run
 
 
@@ -29,7 +29,7 @@ async def test_aws_01_old_queues_change_in_one_batch_and_only_once(m: Millrace) 
         await made_before(m, name)
     await m.queue("native.fifo", order="group")
     await m.queue("standard", notes={SALT: "00"})
-    assert await bring_up(m) == 5
+    assert await migrate_queues(m) == 5
     assert await blocking_of(m, *names) == ["message"] * 5
     assert await blocking_of(m, "native.fifo", "standard") == ["lease", "lease"]
     changed = set()
@@ -37,7 +37,7 @@ async def test_aws_01_old_queues_change_in_one_batch_and_only_once(m: Millrace) 
         engine, shard = engine_and_shard(await m.find(name))
         changed.add((await engine.meta(shard)).index)
     assert len(changed) == 1, "one entry of the log changes them all"
-    assert await bring_up(m) == 0
+    assert await migrate_queues(m) == 0
 
 
 @embedded
@@ -48,13 +48,13 @@ async def test_aws_c_old_queues_bound_what_topics_forward_to_them(m: Millrace) -
     await m.queue("native", notes={f"{PREFIX}{SIZE}": "1024"})
     set_anew = {SALT: "00", f"{PREFIX}{SIZE}": "1024"}
     await m.queue("new", message_bytes_max=2048, notes=set_anew)
-    assert await bring_up(m) == 1
+    assert await migrate_queues(m) == 1
     bounds = {
         name: (await (await m.find(name)).spec()).message_bytes_max for name in await m.queues()
     }
     others = {f"old-{at}": 0 for at in range(1, len(sizes))}
     assert bounds == {"old-0": 1024, **others, "native": 0, "new": 2048}
-    assert await bring_up(m) == 0
+    assert await migrate_queues(m) == 0
 
 
 def test_aws_01_a_quarantined_queue_keeps_no_server_from_its_start(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_aws_01_a_quarantined_queue_keeps_no_server_from_its_start(tmp_path: Pat
             assert await engine.ask(shard, Quarantine(1, 1, "a test"), bool)
         async with opened(tmp_path / "data") as m:
             # Settings need no row.
-            assert await bring_up(m) == 2
+            assert await migrate_queues(m) == 2
             assert await blocking_of(m, "bad.fifo", "good.fifo") == ["message", "message"]
-            assert await bring_up(m) == 0
+            assert await migrate_queues(m) == 0
 
     run(main())

@@ -11,7 +11,7 @@ from millrace.core.commands import LeaseMessages
 from millrace.rpc.calls import FindQueue, Submit
 from millrace.rpc.codec import AnswerStatus, FrameWriter, read_answers
 from millrace.rpc.frames import FrameReader
-from millrace.server.web.shutdown import Shutdown
+from millrace.server.web.server_context import Shutdown
 from tests.server.rest.harness import served, until
 
 ORDERS = "/v1/spaces/default/queues/orders"

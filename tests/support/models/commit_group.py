@@ -27,8 +27,8 @@ from millrace.core.model import (
     ShardId,
 )
 from millrace.core.needs import Need
-from millrace.core.state.batch_context import BatchContext
 from millrace.core.state.deferred_cells import DeferredMessages, load
+from millrace.core.state.draft import BatchContext
 from millrace.core.state.fold import Reader
 from millrace.core.state.lease_state import LeaseState
 from millrace.core.state.view import View, number_key

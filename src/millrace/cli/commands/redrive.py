@@ -1,24 +1,21 @@
-"""`millrace redrive`: moves dead letters back to their queues, or to another one."""
+"""`millrace redrive`: moves dead letters back; `millrace rewind`: redelivers a log."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from millrace.cli.parameter_types import HEADER
+from millrace.cli.parameter_types import HEADER, START
 from millrace.cli.printing import ProgressBar
-from millrace.cli.shell import (
-    Shell,
-    display_name,
-    find_queue,
-    split_name,
-)
+from millrace.cli.shell import Shell, display_name, find_queue, split_name
 from millrace.cli.shutdown import ShutdownSignal
 from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
     from millrace import Message, Redrive, RedriveStats, Row
+
 
 DEAD = "millrace-dead-"
 """Prefix of the headers that describe a dead letter."""
@@ -145,3 +142,31 @@ def _with_headers(message: Message, put: Pairs, unset: tuple[str, ...]) -> Messa
     pairs = list(headers.items() if hasattr(headers, "items") else headers)
     kept = [(name, value) for name, value in pairs if name not in gone]
     return Message(message.body, message.key, [*kept, *put])
+
+
+# --- `millrace rewind`: redelivers the messages of a log -----------------------------------------
+
+
+@verb(
+    "rewind",
+    examples="""
+        millrace queue configure mail --retention log && millrace rewind mail --to 2
+    """,
+)
+@click.argument("queue")
+@click.option(
+    "--to",
+    type=START,
+    required=True,
+    help="Beginning, end, the first seq to deliver, or a time (UTC).",
+)
+async def rewind(shell: Shell, queue: str, *, to: str | int | datetime) -> None:
+    """Deliver the messages of QUEUE to workers again, from a position on; needs retention log.
+
+    Current leases become stale, and delivery counts start anew.
+    """
+    async with shell.open() as m:
+        found = await find_queue(m, queue)
+        first = await found.rewind(to)
+    fields = {"queue": display_name(found), "seq": first}
+    shell.out.line("rewound", fields, f"workers continue with seq {first}")

@@ -23,8 +23,7 @@ from millrace.core.model import CATALOG, Death, ShardId
 from millrace.core.needs import Need
 from millrace.core.ordering import groups, partitions
 from millrace.core.retention import expiry
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.view import View, number_key
 from millrace.errors import Invalid, Quarantined, Refused, TooLarge
 

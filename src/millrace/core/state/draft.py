@@ -7,7 +7,7 @@ that the next command sees it, and a replica that folds the batch sees the same.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from pyroaring import BitMap64, FrozenBitMap64
@@ -37,15 +37,7 @@ from millrace.core.changes import Batch, Changes
 from millrace.core.format.block import Block
 from millrace.core.format.codec import encode_cell
 from millrace.core.format.seq_sets import pack_seqs
-from millrace.core.model import (
-    NEVER_MS,
-    Death,
-    Index,
-    LeaseId,
-    Millis,
-    NewMessage,
-    Seq,
-)
+from millrace.core.model import NEVER_MS, Death, Index, LeaseId, Millis, NewMessage, Seq, ShardId
 from millrace.core.spec import QueueSpec
 from millrace.core.state.deferred_cells import DeferredChanges, DeferredMessages
 from millrace.core.state.group_state import ChosenGroup
@@ -53,7 +45,8 @@ from millrace.core.state.lease_state import LeaseState, SessionInFlight
 from millrace.core.state.unfolded import ExpiryCells, UnfoldedBatch
 from millrace.core.state.view import View, number_key
 
-# --- The cells of a batch while it is being decided ---
+# --- The cells of a batch while it is being decided ----------------------------------------------
+#
 # Each change is recorded and applied to the view in the same step, as every change of a `Draft`.
 
 K = TypeVar("K")
@@ -593,3 +586,35 @@ class Draft(CellDraft):
             )
         )
         return Batch(view.shard, view.index, self.now, changes, self.blocks)
+
+
+# --- The drafts of all shards of a commit group for one batch ------------------------------------
+
+
+class BatchContext:
+    """The drafts of one batch of a commit group, created as commands need them."""
+
+    def __init__(self, view: Callable[[ShardId], View | None], now: Millis) -> None:
+        self._view = view
+        self.now = now
+        self.drafts: dict[ShardId, Draft] = {}
+
+    def draft(self, shard: ShardId) -> Draft | None:
+        """Return the shard's draft, or None if there is no such shard (any more)."""
+        draft = self.drafts.get(shard)
+        if draft is None:
+            view = self._view(shard)
+            if view is None or view.dropped:
+                return None
+            draft = self.drafts[shard] = Draft(view, self.now)
+        return None if draft.view.dropped else draft
+
+    def view(self, shard: ShardId) -> View | None:
+        """Return the view of the shard, changes of its draft included, or None if there is none."""
+        view = self._view(shard)
+        return None if view is None or view.dropped else view
+
+    def make(self, view: View) -> Draft:
+        """Return a draft for a shard that begins with this batch."""
+        draft = self.drafts[view.shard] = Draft(view, self.now)
+        return draft

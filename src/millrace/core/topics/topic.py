@@ -32,8 +32,7 @@ from millrace.core.cells import (
 from millrace.core.commands import Publish
 from millrace.core.format.block import Block
 from millrace.core.model import CATALOG, NewMessage, ShardId
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.view import View
 from millrace.core.topic_commands import (
     ConfigureSubscription,

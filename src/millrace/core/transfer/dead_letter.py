@@ -33,8 +33,7 @@ from millrace.core.ordering.group_numbers import group_numbers
 from millrace.core.publishing import publish
 from millrace.core.publishing.shard_routing import shard_of
 from millrace.core.spec import QueueSpec
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.state.view import View
 from millrace.errors import Invalid, NotFound, Refused, Retry
 

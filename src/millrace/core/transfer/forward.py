@@ -31,8 +31,7 @@ from millrace.core.model import Place, Seq, ShardId
 from millrace.core.needs import Need
 from millrace.core.publishing import publish
 from millrace.core.publishing.shard_routing import Shards, ranks, shards_of, split, split_runs
-from millrace.core.state.batch_context import BatchContext
-from millrace.core.state.draft import Draft
+from millrace.core.state.draft import BatchContext, Draft
 from millrace.core.topic_commands import (
     Forward,
     ForwardDestination,

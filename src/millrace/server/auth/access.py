@@ -317,3 +317,13 @@ def is_token(text: str) -> bool:
 def digest_of(token: str) -> bytes:
     """Return the digest of a token. Tokens are 256 random bits, so a plain hash is safe."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+# --- AWS account numbers that identify users to clients of SQS and SNS ---------------------------
+
+_ACCOUNT = re.compile(r"[0-9]{12}")
+
+
+def is_account(text: str) -> bool:
+    """Return whether a text is the number of an account: twelve digits."""
+    return _ACCOUNT.fullmatch(text) is not None

@@ -27,6 +27,7 @@ from millrace.client.millrace import Millrace, engine_of
 from millrace.client.queue import Queue
 from millrace.errors import Denied, MillraceError, NotFound, Quarantined, Refused, Retry
 from millrace.server.auth.access import SYSTEM
+from millrace.server.auth.records import Kind
 from millrace.server.auth.token_bucket import TokenBucket
 
 T = TypeVar("T")
@@ -297,3 +298,41 @@ def plain(text: str) -> str:
             out.append(character.encode("unicode_escape", "backslashreplace").decode("ascii"))
     shown = "".join(out)
     return shown if len(shown) <= most and len(text) <= most else f"{shown[: most - 1]}…"
+
+
+# --- Administrative operations as they are audited and counted -----------------------------------
+
+
+class CountedObject(NamedTuple):
+    """A created or deleted object, by the kind and name under which it counts."""
+
+    kind: Kind
+    name: str
+
+
+class Act(NamedTuple):
+    """The audited operation of a request whose route alone does not determine it."""
+
+    name: str
+    """Name of the operation."""
+    target: str
+    """Name of its target."""
+    makes: CountedObject | None = None
+    """An object that it creates, which counts against the user's quota."""
+    ends: CountedObject | None = None
+    """An object that it deletes, which counts no longer."""
+
+
+def queue_made(space: str, name: str) -> CountedObject:
+    """Return the counted object of a queue."""
+    return CountedObject("queues", f"{space}/{name}")
+
+
+def topic_made(space: str, name: str) -> CountedObject:
+    """Return the counted object of a topic, which differs from that of a queue of the same name."""
+    return CountedObject("queues", f"{space}/topic:{name}")
+
+
+def subscription_made(space: str, topic: str, name: str) -> CountedObject:
+    """Return the counted object of a subscription."""
+    return CountedObject("subscriptions", f"{space}/{topic}/{name}")

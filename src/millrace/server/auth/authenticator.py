@@ -17,8 +17,7 @@ from millrace.errors import Exhausted, MillraceError, Unauthenticated
 from millrace.server.auth.access import Principal, parse_rule
 from millrace.server.auth.index import ANONYMOUS_RULES, PrincipalIndex
 from millrace.server.auth.token_bucket import TokenBucket
-from millrace.server.http.client_network import is_loopback, network_of
-from millrace.server.http.proxy_headers import is_of_proxy
+from millrace.server.http.proxy_headers import is_loopback, is_of_proxy, network_of
 
 DELIVERY_MARK = "x-millrace-delivery"
 """A header of every message that SNS sends to an endpoint: no server accepts such a request."""

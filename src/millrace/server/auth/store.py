@@ -24,6 +24,7 @@ from millrace.client.transaction import Later
 from millrace.core import validate
 from millrace.errors import (
     Closed,
+    Denied,
     Exhausted,
     Exists,
     Fatal,
@@ -43,23 +44,14 @@ from millrace.server.auth.access import (
     Quota,
     Token,
     User,
+    Verb,
     digest_of,
+    is_account,
     make_token,
 )
-from millrace.server.auth.account_number import is_account
-from millrace.server.auth.audit import (
-    AUDIT,
-    Actor,
-    Audit,
-    headers_for,
-)
+from millrace.server.auth.audit import AUDIT, Actor, Audit, headers_for
 from millrace.server.auth.index import PrincipalIndex
-from millrace.server.auth.records import (
-    AccessRecord,
-    CreationRecord,
-    Kind,
-    UserRights,
-)
+from millrace.server.auth.records import AccessRecord, CreationRecord, Kind, UserRights
 from millrace.server.auth.replay import AccessReplay
 from millrace.server.auth.secret_file import new_key_id, secret_of
 
@@ -462,3 +454,42 @@ def _text(key: bytes | None) -> str:
 def _at_most(count: int, most: int, what: str) -> None:
     if count > most:
         raise TooLarge(f"there may be {most} {what}, not {count}", field=what, limit=most)
+
+
+# --- Current rights of the user who started a long-running job -----------------------------------
+#
+# Rule 1: a job has the rights that both the request that started it and the user's current rules
+# allow. A removed user has no rights.
+# Rule 2: the user's name decides, not the token or key of the request: a job outlives a token that
+# expires. A principal without a user, such as `anonymous`, keeps the rights of the request.
+
+
+class CurrentRights:
+    """Rights of a job's user while the job runs."""
+
+    def __init__(self, principal: Principal, book: UserStore | None) -> None:
+        self._began = principal
+        is_user = book is not None and book.roll.user(principal.name) is not None
+        self._book = book if is_user else None
+
+    def may(self, verb: Verb, space: str, name: str) -> bool:
+        """Return whether the job has this right now."""
+        if not self._began.may(verb, space, name):
+            return False
+        if self._book is None:
+            return True
+        now = self._book.roll.principal(self._began.name)
+        return now is not None and now.may(verb, space, name)
+
+    def check(self, verb: Verb, space: str, name: str) -> None:
+        """Check that the job has this right now.
+
+        Raises:
+            Denied: it has not, or its user was removed.
+        """
+        if not self.may(verb, space, name):
+            raise Denied(
+                f"{self._began.name!r} may not {verb} {space}/{name} any more; what was done is "
+                "done, and the rest is as it was",
+                field="verb",
+            )

@@ -18,11 +18,9 @@ import msgspec
 
 from millrace import limits
 from millrace.errors import Exhausted, MillraceError, Unauthenticated, detached
-from millrace.server.auth.access import Principal
-from millrace.server.auth.account_number import is_account
+from millrace.server.auth.access import Principal, is_account
 from millrace.server.auth.authenticator import Authenticator
 from millrace.server.auth.store import UserStore
-from millrace.server.aws.digests import Digests
 from millrace.server.aws.fault import (
     NO_OPERATION,
     Fault,
@@ -32,6 +30,7 @@ from millrace.server.aws.fault import (
     unknown_caller,
     unsigned_unsubscribe,
 )
+from millrace.server.aws.message_attributes import Digests
 from millrace.server.aws.names import AccountRegion, space_of
 from millrace.server.aws.query_protocol import text_of
 from millrace.server.aws.queue_info import QueueDirectory

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from millrace.server.auth.account_number import is_account
+from millrace.server.auth.access import is_account
 
 DEFAULT_SPACE = "default"
 _BARE = re.compile(r"[A-Za-z0-9_.-]+")

@@ -1,4 +1,4 @@
-"""Queue metadata for AWS clients; attributes of SQS without a setting in the core are notes."""
+"""Queue metadata for AWS clients: attributes of SQS without a setting in the core are notes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from hashlib import blake2b
 from struct import Struct
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from millrace import limits
 from millrace.client.queue import Queue
 from millrace.core.format.message_id import seq_of
 from millrace.core.spec import QueueSpec
 from millrace.server.aws.refreshing_cache import RefreshingCache, tags_of
-from millrace.server.aws.sqs_limits import SqsLimits
 from millrace.server.web.queue_cache import QueueCache
 
 PREFIX = "aws."
@@ -161,3 +162,20 @@ class QueueDirectory(RefreshingCache[QueueInfo]):
         if len(self._tried) >= limits.AWS_KNOWN_MAX:
             self._tried.pop(next(iter(self._tried)))
         self._tried[space, name] = self._now()
+
+
+# --- Limits of SQS that an operator can set; the defaults are those of AWS -----------------------
+
+
+class SqsLimits(msgspec.Struct, frozen=True):
+    """Limits of one queue, message or call."""
+
+    message_bytes: int = limits.SQS_MESSAGE_BYTES_MAX
+    batch: int = limits.SQS_BATCH_MAX
+    in_flight: int = limits.SQS_IN_FLIGHT_MAX
+    visibility_seconds: int = limits.SQS_VISIBILITY_SECONDS_MAX
+    cooldown_seconds: int = 0
+    """Cooldown after a purge or delete, until the queue can be purged or created again."""
+
+
+AS_AWS = SqsLimits()

@@ -22,7 +22,7 @@ from millrace.server.auth.access import (
     User,
     parse_rule,
 )
-from millrace.server.auth.acts import Act, queue_made, topic_made
+from millrace.server.auth.audit import Act, queue_made, topic_made
 from millrace.server.auth.store import UserStore
 from millrace.server.cassieq.route_table import (
     ACCOUNT,

@@ -11,16 +11,16 @@ Rule 3: a signed address has the rights of its letters, as far as the account it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from millrace import limits
 from millrace.errors import Denied, Exhausted, Gone, MillraceError, Retry, Unauthenticated
-from millrace.server.auth.access import Principal, narrowed
+from millrace.server.auth.access import AccessKey, Principal, narrowed
 from millrace.server.auth.authenticator import Authenticator
+from millrace.server.auth.index import NOBODY, PrincipalIndex
 from millrace.server.auth.store import UserStore
-from millrace.server.cassieq.keyring import Keyring
 from millrace.server.cassieq.route_table import LETTERS, route_of
 from millrace.server.cassieq.signature import (
     REQUEST_TIME,
@@ -164,3 +164,53 @@ def _unknown(*, takes_key: bool = True) -> Unauthenticated:
 
 def _too_late(text: str) -> Unauthenticated:
     return Unauthenticated(text, field="authorization")
+
+
+# --- The keys of accounts: access keys of users, looked up by the user's name --------------------
+
+Proves = Callable[[str], bool]
+"""Returns True if a secret verifies the credentials that were sent."""
+
+
+class Keyring:
+    """Finds the account whose key verifies a credential.
+
+    A lookup for an unknown account takes as long as for an account with two keys, the usual number,
+    so that response times do not reveal which accounts exist.
+    """
+
+    def __init__(self, book: UserStore) -> None:
+        self._book = book
+        self._seen: tuple[PrincipalIndex, int] | None = None
+        self._keys: dict[str, list[AccessKey]] = {}
+
+    def find(self, account: str, proves: Proves) -> Principal | None:
+        """Return the account's principal if one of its keys verifies the credential; all keys are
+        tried.
+        """
+        found: Principal | None = None
+        for secret, principal in self.secrets(account):
+            if proves(secret):
+                found = principal
+        return found
+
+    def secrets(self, account: str) -> Iterator[tuple[str, Principal | None]]:
+        """Yield the secrets of an account's valid keys with its principal, or two dummy secrets."""
+        roll, now_ms = self._book.roll, self._book.now_ms()
+        is_known = False
+        for key in self._of(roll, account):
+            known = roll.key(key.id, now_ms)
+            if known is not None:
+                is_known = True
+                yield self._book.secret_of(key.id), known[1]
+        for _ in range(0 if is_known else 2):
+            yield self._book.secret_of(NOBODY), None
+
+    def _of(self, roll: PrincipalIndex, account: str) -> list[AccessKey]:
+        seen = (roll, roll.version)
+        if self._seen != seen:
+            self._keys = {}
+            for key in roll.access_keys():
+                self._keys.setdefault(key.user, []).append(key)
+            self._seen = seen
+        return self._keys.get(account, [])

@@ -11,7 +11,7 @@ from contextlib import suppress
 from millrace.client.queue import Queue
 from millrace.decoding import json_decoder
 from millrace.errors import Exists, Invalid, NotFound
-from millrace.server.auth.acts import Act, queue_made
+from millrace.server.auth.audit import Act, queue_made
 from millrace.server.cassieq.route_table import (
     QUEUE,
     QUEUES,

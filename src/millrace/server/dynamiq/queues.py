@@ -10,6 +10,7 @@ from millrace.client.settings import make_spec
 from millrace.core import validate
 from millrace.core.answers import QueueRef
 from millrace.core.commands import CreateQueue
+from millrace.core.format.message_id import IDS
 from millrace.core.model import CATALOG
 from millrace.core.spec import QueueSpec
 from millrace.errors import Exists, NotFound
@@ -26,6 +27,7 @@ from millrace.server.dynamiq.schemas import (
     queue_out,
     settings_in,
     settings_of,
+    text_out,
 )
 from millrace.server.http.response import Response
 from millrace.server.web.route import Nothing, RequestContext, encode
@@ -96,3 +98,25 @@ async def delete_queue(ask: RequestContext, _: Nothing) -> DeleteConfirmation:
     if not await millrace.delete_queue(name, space=SPACE):
         raise NotFound(f"there is no queue {name!r}", field="queue")
     return DeleteConfirmation()
+
+
+# --- Dynamiq's status of its nodes: here one node, which has all ids -----------------------------
+
+
+@ROUTES.json("GET", "/v1/status/servers", "known", Nothing, str)
+async def list_servers(ask: RequestContext, _: Nothing) -> Response:
+    """List the servers, one per line: this one, with the host that the request was sent to."""
+    return text_out(f"Member: millrace {ask.request.headers.get('host', '-')}\n")
+
+
+class RangeOut(msgspec.Struct, frozen=True):
+    """The first and the last message id of a server's range."""
+
+    bottom: str
+    top: str
+
+
+@ROUTES.json("GET", "/v1/status/partitionrange", "known", Nothing, RangeOut)
+async def show_range(ask: RequestContext, _: Nothing) -> RangeOut:
+    """Return the range of message ids on this server."""
+    return RangeOut("0", str(IDS - 1))

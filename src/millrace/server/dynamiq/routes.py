@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from millrace.server.dynamiq import messages, queues, status, topics
+from millrace.server.dynamiq import (
+    messages,
+    queues,
+    topics,
+)
 from millrace.server.dynamiq.route_table import ROUTES
 
-MODULES = (queues, messages, topics, status)
+MODULES = (queues, messages, topics, queues)
 
 __all__ = ["MODULES", "ROUTES"]

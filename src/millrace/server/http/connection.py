@@ -20,8 +20,6 @@ from typing import cast
 
 from millrace import limits
 from millrace.errors import detached
-from millrace.server.http.body_limits import BodyRate, ConnectionBodies
-from millrace.server.http.client_network import network_of
 from millrace.server.http.large_body import BodyReader
 from millrace.server.http.listener_context import (
     Answer,
@@ -29,9 +27,10 @@ from millrace.server.http.listener_context import (
     ListenerContext,
     RightsCheck,
 )
+from millrace.server.http.memory_limits import BodyRate, ConnectionBodies, SendProgress
 from millrace.server.http.parser import BadRequest, Request, RequestParser
+from millrace.server.http.proxy_headers import network_of
 from millrace.server.http.response import BODILESS, Response, pieces_of
-from millrace.server.http.unsent_responses import SendProgress
 
 
 class ClientConnection(asyncio.Protocol):

@@ -13,11 +13,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from millrace import limits
-from millrace.server.http.body_limits import BodyLimits
 from millrace.server.http.large_body import BufferPool
+from millrace.server.http.memory_limits import BodyLimits, UnsentResponses
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
-from millrace.server.http.unsent_responses import UnsentResponses
 
 if TYPE_CHECKING:
     from millrace.server.http.connection import ClientConnection

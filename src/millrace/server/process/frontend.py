@@ -28,7 +28,7 @@ from millrace.lazy_pandas import spare_pandas
 from millrace.server.auth.secret_file import key_secret
 from millrace.server.auth.store import UserStore
 from millrace.server.counters import ProcessCounters, encode
-from millrace.server.http.listen_address import parse_address
+from millrace.server.http.listener import parse_address
 from millrace.server.process import log_format
 from millrace.server.process.http_service import HttpService
 from millrace.server.process.server_settings import LoadedSettings, load

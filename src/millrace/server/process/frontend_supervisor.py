@@ -20,8 +20,7 @@ import msgspec
 from millrace import limits
 from millrace.errors import Invalid
 from millrace.server.counters import ProcessCounters, decode
-from millrace.server.http.listen_address import ListenAddress
-from millrace.server.http.listener import cannot_listen
+from millrace.server.http.listener import ListenAddress, cannot_listen
 from millrace.server.process.frontend import FrontendOrders
 from millrace.server.process.server_settings import ServerSettings
 

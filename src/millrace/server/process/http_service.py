@@ -6,8 +6,10 @@ The engine is that of a `Millrace`: an embedded one, or a connection to the proc
 from __future__ import annotations
 
 import logging
+import resource
 from contextlib import AsyncExitStack
 
+from millrace import limits
 from millrace.client.millrace import Millrace, engine_of
 from millrace.server.auth.authenticator import Authenticator
 from millrace.server.auth.store import UserStore
@@ -17,14 +19,11 @@ from millrace.server.cassieq.api_protocol import CassieqApi
 from millrace.server.clock import now_ms
 from millrace.server.counters import LeaseCounters, ProcessCounters
 from millrace.server.dynamiq.api_protocol import DynamiqApi
-from millrace.server.http.listen_address import ListenAddress, parse_address
-from millrace.server.http.listener import Listener
+from millrace.server.http.listener import ListenAddress, Listener, parse_address
 from millrace.server.process import server_settings
-from millrace.server.process.file_descriptors import room_for
-from millrace.server.process.otlp_export import exporting_of
+from millrace.server.process.metrics_export import Statsd, exporting_of
 from millrace.server.process.route_table import ROUTES
 from millrace.server.process.server_settings import ServerSettings
-from millrace.server.process.statsd import Statsd
 from millrace.server.process.tls import Certificates
 from millrace.server.quota.quotas import Quotas
 from millrace.server.sns.endpoint_delivery import EndpointDelivery
@@ -178,3 +177,31 @@ def certificates_of(settings: ServerSettings) -> Certificates | None:
 def url_of(settings: ServerSettings, address: ListenAddress) -> str:
     """Return the URL of an address, for people."""
     return f"{'https' if settings.is_tls else 'http'}://{address}"
+
+
+# --- The limit of file descriptors: each connection uses one, and the engine needs some too ------
+
+_logger = logging.getLogger("millrace.server")
+
+
+def room_for(connections: int) -> int:
+    """Raise this process's limit of file descriptors for a number of connections.
+
+    Returns the number of connections for which the limit suffices: if the system allows fewer, some
+    descriptors are reserved for the files of the engine, and a warning is logged.
+    """
+    wanted = connections + limits.DESCRIPTORS_KEPT
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    room = max(1, soft - min(limits.DESCRIPTORS_KEPT, soft // 2))
+    if room >= connections:
+        return connections
+    _logger.warning(
+        "the system allows %d open files: there is room for %d connections, not for %d; raise the "
+        "limit (LimitNOFILE in systemd, ulimit -n) or lower connections_max",
+        *(soft, room, connections),
+    )
+    return room

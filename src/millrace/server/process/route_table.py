@@ -6,6 +6,6 @@ from millrace.server.cassieq.routes import ROUTES as CASSIEQ
 from millrace.server.dynamiq.routes import ROUTES as DYNAMIQ
 from millrace.server.process.aws_routes import ROUTES as AWS
 from millrace.server.rest.routes import ROUTES as OWN
-from millrace.server.sns.routes import ROUTES as SNS
+from millrace.server.sns.confirmation import ROUTES as SNS
 
 ROUTES = OWN.join(AWS, CASSIEQ, DYNAMIQ, SNS)

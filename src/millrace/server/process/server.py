@@ -23,20 +23,18 @@ from millrace.server.counters import (
     encode,
     together,
 )
-from millrace.server.http.listen_address import parse_address
-from millrace.server.http.listener import see_free
+from millrace.server.http.listener import parse_address, see_free
 from millrace.server.process import server_settings
 from millrace.server.process.declarations import declare_queues, declare_topics, declare_users
 from millrace.server.process.folder_takeover import take_folder
 from millrace.server.process.frontend import FrontendOrders
 from millrace.server.process.frontend_supervisor import FrontendSupervisor
 from millrace.server.process.http_service import HttpService, certificates_of, url_of
+from millrace.server.process.metrics_export import Statsd
 from millrace.server.process.server_settings import LoadedSettings, ServerSettings
-from millrace.server.process.statsd import Statsd
+from millrace.server.process.upgrade import make_subscriptions_durable, migrate_queues
 from millrace.server.quota.recount import recount
 from millrace.server.rpc.sharing import Sharing
-from millrace.server.sns.upgrade import make_durable
-from millrace.server.sqs.upgrade import bring_up
 from millrace.server.web.metrics import names_of
 
 _logger = logging.getLogger("millrace.server")
@@ -104,8 +102,8 @@ class Server:
         self._ending.push_async_callback(self._book.close)
         declared = [one.user for one in settings.users]
         self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
-        await bring_up(millrace)
-        await make_durable(millrace, settings.aws_home)
+        await migrate_queues(millrace)
+        await make_subscriptions_durable(millrace, settings.aws_home)
         await self._declare(settings)
         await recount(engine_of(millrace), self._book)
         self.knows_admin_token = is_known(self._book, settings.admin_token_path)

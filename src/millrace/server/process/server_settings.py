@@ -24,8 +24,8 @@ from millrace.server.auth.access import DEFAULT_QUOTA, Quota, parse_rule
 from millrace.server.auth.index import ANONYMOUS_RULES
 from millrace.server.auth.secret_file import ACCESS_KEY_FILE, ADMIN_TOKEN_FILE
 from millrace.server.aws.names import AccountRegion
-from millrace.server.aws.sqs_limits import SqsLimits
-from millrace.server.http.listen_address import ListenAddress, parse_address
+from millrace.server.aws.queue_info import SqsLimits
+from millrace.server.http.listener import ListenAddress, parse_address
 from millrace.server.process import declarations
 from millrace.server.process.declarations import DeclaredQueue, DeclaredTopic, DeclaredUser
 from millrace.server.process.setting import (

@@ -14,9 +14,8 @@ from millrace.client.queue import Queue
 from millrace.client.redrive import Redrive, permit, target_of
 from millrace.core.model import Row
 from millrace.errors import MillraceError
-from millrace.server.auth.acts import Act
-from millrace.server.auth.audit import carry_out, outcome_of
-from millrace.server.auth.current_rights import CurrentRights
+from millrace.server.auth.audit import Act, carry_out, outcome_of
+from millrace.server.auth.store import CurrentRights
 from millrace.server.rest.route_table import QUEUE, ROUTES
 from millrace.server.web.background_jobs import BackgroundJob, State
 from millrace.server.web.problem import Problem, problem_of

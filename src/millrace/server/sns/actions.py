@@ -9,6 +9,6 @@ from millrace.server.sns import (
     topics,
     unsupported,
 )
-from millrace.server.sns.service import SNS
+from millrace.server.sns.state import SNS
 
 __all__ = ["SNS", "confirmation", "publish", "subscriptions", "topics", "unsupported"]

@@ -1,4 +1,4 @@
-"""Confirmation of subscriptions by their endpoints, and restoring of ended ones."""
+"""Confirmation of subscriptions by their endpoints, restoring of ended ones, unsigned routes."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import NamedTuple
 from millrace.client.queue import Queue
 from millrace.core.cells import SubscriptionCell
 from millrace.errors import Invalid, NotFound, TooLarge
-from millrace.server.auth.acts import Act
+from millrace.server.auth.audit import Act
 from millrace.server.aws.actions import AwsCall
-from millrace.server.aws.api_protocol import AwsApi
-from millrace.server.aws.names import read_arn
-from millrace.server.aws.topic_headers import (
-    ENDPOINT,
-    PENDING,
-    PROTOCOL,
-    TOKEN,
-    protocol_of,
-)
-from millrace.server.sns.ended_subscriptions import EndedSubscription, is_of_ended, read_ended
-from millrace.server.sns.endpoint_queue import make_hidden
+from millrace.server.aws.api_protocol import NAMESPACES, XML, AwsApi, request_id
+from millrace.server.aws.names import arn_of, home_of, read_arn
+from millrace.server.aws.query_protocol import text_of
+from millrace.server.aws.topic_headers import ENDPOINT, PENDING, PROTOCOL, TOKEN, protocol_of
+from millrace.server.http.response import Response
+from millrace.server.sns.endpoint import make_hidden
+from millrace.server.sns.endpoint_delivery import CONFIRM_PATH
 from millrace.server.sns.faults import invalid, too_many_subscriptions
 from millrace.server.sns.schemas import ConfirmCall, SnsSubscriptionOut
-from millrace.server.sns.service import SNS
-from millrace.server.sns.state import state_of
+from millrace.server.sns.signing import CERTIFICATE_PATH
+from millrace.server.sns.state import SNS, state_of
 from millrace.server.sns.subscription_attributes import filter_of
-from millrace.server.sns.tokens import is_token
+from millrace.server.sns.subscription_tokens import (
+    EndedSubscription,
+    is_of_ended,
+    is_token,
+    read_ended,
+)
 from millrace.server.sns.topic_attributes import see_large
 from millrace.server.sns.topic_cache import TopicInfo
-from millrace.server.web.route import RequestContext
+from millrace.server.web.route import RequestContext, Routes
 
 
 class ConfirmedSubscription(NamedTuple):
@@ -136,3 +137,40 @@ async def confirm_subscription(call: AwsCall[ConfirmCall]) -> SnsSubscriptionOut
     at = (call.aws.space(arn.home), arn.name)
     confirmed = await confirm(call.ask, call.aws, asked.token, at)
     return SnsSubscriptionOut(f"{asked.topic_arn}:{confirmed.name}")
+
+
+# --- The unsigned HTTP routes of SNS: signing certificate and subscription confirmation ----------
+
+ROUTES = Routes("aws")
+
+
+def _face(ask: RequestContext) -> AwsApi:
+    face = ask.server.face("aws")
+    assert isinstance(face, AwsApi)
+    return face
+
+
+@ROUTES.raw("GET", CONFIRM_PATH, "public")
+async def confirm_endpoint(ask: RequestContext) -> Response:
+    """Confirm a subscription with the token in the query."""
+    face = _face(ask)
+    space, topic, name = await confirm(ask, face, ask.query().get("Token", ""))
+    home = home_of(space, face.usual) or face.usual
+    arn = text_of(f"{arn_of('sns', home, topic)}:{name}")
+    text = (
+        f'<ConfirmSubscriptionResponse xmlns="{NAMESPACES["sns"]}"><ConfirmSubscriptionResult>'
+        f"<SubscriptionArn>{arn}</SubscriptionArn></ConfirmSubscriptionResult><ResponseMetadata>"
+        f"<RequestId>{request_id()}</RequestId></ResponseMetadata></ConfirmSubscriptionResponse>"
+    )
+    return Response(200, text.encode(), type=XML)
+
+
+@ROUTES.raw("GET", f"{CERTIFICATE_PATH}{{file}}", "public")
+async def certificate(ask: RequestContext) -> Response:
+    """Return the certificate that verifies the signatures of messages."""
+    exchange = state_of(_face(ask)).topics
+    # Callers are anonymous here: no key is created for them.
+    signer = await exchange.prepare() if exchange.has_key else None
+    if signer is None or ask.params["file"] != signer.name:
+        raise NotFound("there is no such certificate", field="path")
+    return Response(200, signer.certificate.encode(), type="application/x-pem-file")

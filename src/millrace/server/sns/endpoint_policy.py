@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 from millrace.core import validate
 from millrace.errors import Invalid
-from millrace.server.http.listen_address import ListenAddress
+from millrace.server.http.listener import ListenAddress
 
 ANY = "any"
 PUBLIC = "public"

@@ -35,7 +35,7 @@ from millrace.server.sns.schemas import (
     PublishedEntry,
     PublishOut,
 )
-from millrace.server.sns.service import SNS
+from millrace.server.sns.state import SNS
 from millrace.server.sns.topic_cache import TopicInfo
 
 _ENTRY_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_ENTRY_ID_CHARS_MAX}}}")

@@ -1,23 +1,20 @@
-"""Resolves ARNs of topics and subscriptions, and authorizes the caller."""
+"""Resolves ARNs of topics and subscriptions, authorizes the caller, and cuts lists into pages."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from base64 import b64decode, urlsafe_b64encode
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from millrace import limits
 from millrace.core.cells import SubscriptionCell
 from millrace.errors import NotFound
 from millrace.server.auth.access import Verb
 from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.names import AccountRegion, arn_of, read_arn
-from millrace.server.sns.faults import (
-    invalid,
-    no_subscription,
-    no_topic,
-    no_value,
-    not_authorized,
-)
+from millrace.server.sns.faults import invalid, no_subscription, no_topic, no_value, not_authorized
 from millrace.server.sns.state import state_of
 from millrace.server.sns.topic_cache import TopicInfo
 
@@ -145,3 +142,28 @@ async def find(call: AwsCall[Any], arn: str | None, verb: Verb) -> LocatedSubscr
         if cell.name == name:
             return LocatedSubscription(place, known, cell)
     raise no_subscription()
+
+
+# --- Pagination of SNS lists ---------------------------------------------------------------------
+
+
+def page_of(names: Sequence[str], token: str) -> tuple[list[str], str | None]:
+    """Return a page of sorted names after the token's, and the token of the next page if there is
+    one.
+
+    Raises:
+        Fault: the token is invalid.
+    """
+    ordered = sorted(names)
+    begin = bisect_right(ordered, _last(token)) if token else 0
+    some = ordered[begin : begin + limits.SNS_LIST_MAX]
+    if begin + len(some) >= len(ordered):
+        return some, None
+    return some, urlsafe_b64encode(some[-1].encode()).decode()
+
+
+def _last(token: str) -> str:
+    try:
+        return b64decode(token.encode("ascii"), b"-_", validate=True).decode()
+    except ValueError as error:
+        raise invalid("NextToken") from error

@@ -1,9 +1,13 @@
-"""The state that SNS keeps in a process: the topic cache and the deliveries to endpoints."""
+"""The SNS service, and the state that it keeps in a process: topic cache and deliveries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from millrace.server.aws.actions import AwsService
+from millrace.server.sns.faults import sns_fault_of
+from millrace.server.sns.schemas import NAMED
 
 if TYPE_CHECKING:
     from millrace.server.aws.api_protocol import AwsApi
@@ -29,3 +33,8 @@ def state_of(aws: AwsApi) -> SnsState:
     # The type of `AwsApi.sns` is a protocol, because `aws` must not import its services.
     assert isinstance(aws.sns, SnsState)
     return aws.sns
+
+
+# --- The SNS service; the modules of this package register their actions with it -----------------
+
+SNS = AwsService("sns", named=NAMED, fault=sns_fault_of)

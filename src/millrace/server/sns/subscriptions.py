@@ -23,11 +23,11 @@ from millrace.core.notes import NotesLimit
 from millrace.core.topic_commands import ConfigureSubscription, Subscribe
 from millrace.core.topics import filters
 from millrace.errors import Exhausted, Invalid, NotFound, TooLarge
-from millrace.server.auth.acts import Act, subscription_made
+from millrace.server.auth.audit import Act, subscription_made
 from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.envelope_delivery import share_raw
 from millrace.server.aws.names import arn_of, home_of, read_arn
 from millrace.server.aws.queue_info import PREFIX
-from millrace.server.aws.raw_delivery import share_raw
 from millrace.server.aws.topic_headers import (
     BASE,
     ENDPOINT,
@@ -42,8 +42,7 @@ from millrace.server.aws.topic_headers import (
     protocol_of,
 )
 from millrace.server.clock import now_ms
-from millrace.server.sns.endpoint import see_endpoint, see_reach
-from millrace.server.sns.endpoint_queue import hidden_settings, make_hidden
+from millrace.server.sns.endpoint import hidden_settings, make_hidden, see_endpoint, see_reach
 from millrace.server.sns.faults import (
     invalid,
     no_subscription,
@@ -52,13 +51,12 @@ from millrace.server.sns.faults import (
     too_many_subscriptions,
 )
 from millrace.server.sns.filter_policy import NOTHING
-from millrace.server.sns.page import page_of
-from millrace.server.sns.removal import remove_links
 from millrace.server.sns.resource_lookup import (
     LocatedSubscription,
     TopicLocation,
     find,
     look,
+    page_of,
     place_at,
     subscription_at,
 )
@@ -73,8 +71,7 @@ from millrace.server.sns.schemas import (
     SubscriptionsOut,
     SubscriptionSummary,
 )
-from millrace.server.sns.service import SNS
-from millrace.server.sns.state import state_of
+from millrace.server.sns.state import SNS, state_of
 from millrace.server.sns.subscription_attributes import (
     DEFAULTS,
     DELIVERY,
@@ -537,3 +534,23 @@ async def tell_endpoints(call: AwsCall[Any], place: TopicLocation) -> None:
         if is_endpoint(cell):
             settings = hidden_settings(dict(cell.notes), known)
             await _configure(call, space, name, settings)
+
+
+# --- Cleanup after a subscription has ended ------------------------------------------------------
+
+
+async def remove_links(call: AwsCall[Any], topic: str, cell: SubscriptionCell) -> None:
+    """Remove a subscription's notes from its queue, or delete the hidden queue of an endpoint."""
+    space, _, name = cell.target.partition("/")
+    desk = state_of(call.aws).topics.desk
+    if is_endpoint(cell):
+        await desk.millrace.delete_queue(name, space=space)
+        return
+
+    async def forget(queue: Queue) -> None:
+        names = [f"{guest}{kind}{topic}" for guest in ("", GUEST) for kind in (RAW, SUBSCRIPTION)]
+        await queue.configure(notes=dict.fromkeys(names, ""))
+
+    with suppress(NotFound):
+        await desk.queue(space, name, forget)
+    call.aws.directory.forget(space, name)

@@ -12,7 +12,7 @@ from millrace import limits
 from millrace.client.topic import configure_notes
 from millrace.core.notes import NotesLimit
 from millrace.errors import Exhausted, Exists, NotFound, TooLarge
-from millrace.server.auth.acts import Act, topic_made
+from millrace.server.auth.audit import Act, topic_made
 from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.queue_info import TAG
 from millrace.server.aws.topic_headers import protocol_of
@@ -23,11 +23,10 @@ from millrace.server.sns.faults import (
     too_many_topics,
     unsupported,
 )
-from millrace.server.sns.page import page_of
-from millrace.server.sns.removal import remove_links
 from millrace.server.sns.resource_lookup import (
     TopicLocation,
     look,
+    page_of,
     place_at,
     see,
 )
@@ -48,9 +47,8 @@ from millrace.server.sns.schemas import (
     TagIn,
     UntagIn,
 )
-from millrace.server.sns.service import SNS
-from millrace.server.sns.state import state_of
-from millrace.server.sns.subscriptions import tell_endpoints
+from millrace.server.sns.state import SNS, state_of
+from millrace.server.sns.subscriptions import remove_links, tell_endpoints
 from millrace.server.sns.topic_attributes import (
     DELIVERY,
     FIFO,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.server.aws.actions import AwsCall
 from millrace.server.sns.faults import unsupported
 from millrace.server.sns.schemas import UncheckedRequest
-from millrace.server.sns.service import SNS
+from millrace.server.sns.state import SNS
 
 UNSUPPORTED = (
     "CheckIfPhoneNumberIsOptedOut",

@@ -19,6 +19,7 @@ from millrace.decoding import json_decoder
 from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
 from millrace.server.aws.names import AccountRegion, arn_of, read_arn
 from millrace.server.aws.queue_info import (
+    AS_AWS,
     CREATED,
     MODIFIED,
     PREFIX,
@@ -27,10 +28,9 @@ from millrace.server.aws.queue_info import (
     VISIBILITY,
     WAIT,
     QueueInfo,
+    SqsLimits,
 )
-from millrace.server.aws.sqs_limits import AS_AWS, SqsLimits
 from millrace.server.sqs.faults import bad_attribute, fifo_attribute, unknown_attribute
-from millrace.server.sqs.policy import policy_of
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_NAME_CHARS_MAX}}}")
 _RANGES = {
@@ -440,3 +440,62 @@ def _policy(known: QueueInfo, home: AccountRegion) -> str:
         "maxReceiveCount": spec.max_deliveries,
     }
     return msgspec.json.encode(made).decode()
+
+
+# -------------------------------------------------------------------------------------------------
+# The policy of a queue: the text of the Policy attribute, and statements that AddPermission added
+# since.
+#
+# Each added statement is a note of its own, with its label in the key, so that concurrent
+# additions of different processes are all kept.
+
+POLICY = f"{PREFIX}Policy"
+VERSION = "2008-10-17"
+"""Version of a policy that AddPermission creates."""
+PERMISSION = f"{PREFIX}permission:"
+
+
+def read_policy(known: QueueInfo) -> tuple[dict[str, object], list[object]]:
+    """Return the Policy attribute and its statements; both empty if the note is invalid."""
+    read = _decoded(known.notes.get(POLICY, ""))
+    policy: dict[str, object] = read if isinstance(read, dict) else {}
+    found = policy.get("Statement", [])
+    return policy, list(found) if isinstance(found, list) else [found]
+
+
+def _decoded(text: str) -> object:
+    try:
+        return msgspec.json.decode(text) if text else {}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # Another API may have written it.
+        return {}
+
+
+def is_labelled(statement: object, label: str) -> bool:
+    """Return whether a statement has this label."""
+    return isinstance(statement, dict) and statement.get("Sid") == label
+
+
+def policy_of(known: QueueInfo, home: AccountRegion) -> str:
+    """Return the complete policy, unchanged if no statements were added; empty if there is no
+    policy.
+    """
+    added = [text for name, text in sorted(known.notes.items()) if name.startswith(PERMISSION)]
+    if not added:
+        return known.notes.get(POLICY, "")
+    policy, statements = read_policy(known)
+    arn = arn_of("sqs", home, known.queue.name)
+    policy.setdefault("Version", VERSION)
+    policy.setdefault("Id", f"{arn}/SQSDefaultPolicy")
+    policy["Statement"] = [*statements, *map(_decoded, added)]
+    return msgspec.json.encode(policy).decode()
+
+
+def one_or_all(texts: list[str]) -> str | list[str]:
+    """Return the texts as policies have them: a single one by itself, several as a list."""
+    return texts[0] if len(texts) == 1 else texts
+
+
+def without_permissions(known: QueueInfo) -> dict[str, str]:
+    """Return note changes that remove all added statements, since a new policy replaces them."""
+    return {name: "" for name in known.notes if name.startswith(PERMISSION)}

@@ -25,8 +25,7 @@ from millrace.server.aws.fault import Fault, bad_value
 from millrace.server.aws.queue_info import QueueInfo
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.sqs.batch import failed_entry, see_entries
-from millrace.server.sqs.faults import bad_receipt
+from millrace.server.sqs.faults import bad_receipt, failed_entry, see_entries
 from millrace.server.sqs.queue_lookup import known_at, use_at
 from millrace.server.sqs.schemas import (
     BatchOut,

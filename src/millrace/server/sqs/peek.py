@@ -16,9 +16,8 @@ from millrace.core.model import Headers, Row
 from millrace.errors import MillraceError
 from millrace.server.aws.actions import AwsCall, prove
 from millrace.server.aws.api_protocol import AwsCaller
-from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import bad_value, fault_of, missing_parameter
-from millrace.server.aws.message_attributes import attributes_digest, attributes_out
+from millrace.server.aws.message_attributes import attributes_digest, attributes_out, digest_of
 from millrace.server.aws.query_protocol import read_fields
 from millrace.server.aws.queue_info import QueueInfo
 from millrace.server.http.response import Response

@@ -12,9 +12,10 @@ from millrace import limits
 from millrace.client.queue import configure_notes, purge_with_ids
 from millrace.client.settings import QueueSettings
 from millrace.errors import Exists, NotFound
-from millrace.server.auth.account_number import is_account
-from millrace.server.auth.acts import Act, queue_made
+from millrace.server.auth.access import is_account
+from millrace.server.auth.audit import Act, queue_made
 from millrace.server.aws.actions import AwsCall
+from millrace.server.aws.envelope_delivery import share_raw
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.names import AccountRegion, arn_of, read_arn
 from millrace.server.aws.queue_info import (
@@ -26,7 +27,6 @@ from millrace.server.aws.queue_info import (
     TAG,
     QueueInfo,
 )
-from millrace.server.aws.raw_delivery import share_raw
 from millrace.server.aws.topic_headers import HIDDEN
 from millrace.server.clock import now_ms
 from millrace.server.sqs import attributes
@@ -35,6 +35,7 @@ from millrace.server.sqs.attributes import (
     SETTABLE,
     MessageCounts,
     ParsedAttributes,
+    without_permissions,
 )
 from millrace.server.sqs.faults import (
     deleted_lately,
@@ -43,7 +44,6 @@ from millrace.server.sqs.faults import (
     queue_exists,
     unknown_attribute,
 )
-from millrace.server.sqs.policy import without_permissions
 from millrace.server.sqs.queue_lookup import (
     home_at,
     place_at,

@@ -24,7 +24,6 @@ from millrace.core.model import GROUP_HEADER, Headers
 from millrace.core.model import NewMessage as CheckedMessage
 from millrace.errors import Refused, Retry
 from millrace.server.aws.actions import AwsCall
-from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import (
     Fault,
     bad_value,
@@ -41,6 +40,7 @@ from millrace.server.aws.message_attributes import (
     attributes_digest,
     attributes_in,
     attributes_size,
+    digest_of,
     see_id,
     see_text,
     trace_in,
@@ -49,8 +49,7 @@ from millrace.server.aws.query_protocol import NOT_IN_XML
 from millrace.server.aws.queue_info import QueueDirectory, QueueInfo
 from millrace.server.http.proxy_headers import TRACE_ID
 from millrace.server.http.response import Response
-from millrace.server.sqs.batch import failed_entry, see_entries
-from millrace.server.sqs.faults import batch_too_long
+from millrace.server.sqs.faults import batch_too_long, failed_entry, see_entries
 from millrace.server.sqs.queue_lookup import known_at, use_at
 from millrace.server.sqs.schemas import (
     SendMessageBatchIn,

@@ -13,14 +13,13 @@ from millrace import limits
 from millrace.client.queue import configure_notes
 from millrace.core.notes import NotesLimit
 from millrace.errors import TooLarge
-from millrace.server.auth.account_number import is_account
-from millrace.server.auth.acts import Act
+from millrace.server.auth.access import is_account
+from millrace.server.auth.audit import Act
 from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
 from millrace.server.aws.names import arn_of
 from millrace.server.aws.queue_info import MODIFIED, TAG, QueueInfo
-from millrace.server.sqs.faults import over_limit
-from millrace.server.sqs.policy import (
+from millrace.server.sqs.attributes import (
     PERMISSION,
     POLICY,
     is_labelled,
@@ -28,6 +27,7 @@ from millrace.server.sqs.policy import (
     policy_of,
     read_policy,
 )
+from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.queue_lookup import home_at, place_at, use_at
 from millrace.server.sqs.schemas import (
     OfQueue,

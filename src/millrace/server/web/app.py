@@ -32,8 +32,7 @@ from millrace.errors import (
     detached,
 )
 from millrace.server.auth.access import Principal, judge_whole
-from millrace.server.auth.acts import Act
-from millrace.server.auth.audit import RunningOperation, outcome_of
+from millrace.server.auth.audit import Act, RunningOperation, outcome_of
 from millrace.server.auth.authenticator import DELIVERY_MARK
 from millrace.server.auth.store import UserStore
 from millrace.server.clock import now_ms
@@ -43,8 +42,8 @@ from millrace.server.counters import (
     RequestCounters,
     among,
 )
-from millrace.server.http.body_limits import address_holder
 from millrace.server.http.listener_context import ListenerContext
+from millrace.server.http.memory_limits import address_holder
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import CountedBody, Response
 from millrace.server.quota.in_flight import InFlightQuota
@@ -66,7 +65,7 @@ from millrace.server.web.queue_cache import QueueCache
 from millrace.server.web.request_audit import RequestAudit, is_act, target_of
 from millrace.server.web.request_log import RequestLog
 from millrace.server.web.route import RequestContext, Route, Routes, denied
-from millrace.server.web.shutdown import Shutdown
+from millrace.server.web.server_context import Shutdown
 from millrace.server.web.slots import Streams
 
 T = TypeVar("T")

@@ -14,18 +14,16 @@ from typing import TypeVar
 
 from millrace.errors import MillraceError, NotFound
 from millrace.server.auth.access import Principal
-from millrace.server.auth.acts import (
-    Act,
-    CountedObject,
-    queue_made,
-    subscription_made,
-    topic_made,
-)
 from millrace.server.auth.audit import (
+    Act,
     Actor,
+    CountedObject,
     Outcome,
     RunningOperation,
     carry_out,
+    queue_made,
+    subscription_made,
+    topic_made,
 )
 from millrace.server.auth.store import UserStore
 from millrace.server.http.response import Response

@@ -1,14 +1,14 @@
-"""The interface of the server for route handlers."""
+"""The interface of the server for route handlers, and the shutdown of requests that wait."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from millrace.errors import MillraceError
 from millrace.server.auth.access import Principal
-from millrace.server.auth.acts import Act
-from millrace.server.auth.audit import RunningOperation
+from millrace.server.auth.audit import Act, RunningOperation
 from millrace.server.auth.store import UserStore
 from millrace.server.counters import LeaseCounters
 from millrace.server.http.response import Response
@@ -18,11 +18,11 @@ from millrace.server.rpc.call_session import RpcService
 from millrace.server.web.api_protocol import ApiProtocol, FaceName
 from millrace.server.web.background_jobs import BackgroundJobs
 from millrace.server.web.http_sessions import HttpSessions
-from millrace.server.web.shutdown import Shutdown
 from millrace.server.web.slots import Streams
 
 if TYPE_CHECKING:
     from millrace.server.web.route import RequestContext
+
 
 T = TypeVar("T")
 
@@ -128,3 +128,68 @@ class ServerContext(Protocol):
     ) -> Awaitable[Response]:
         """Finish the request in a task; errors become responses."""
         ...
+
+
+# --- Graceful shutdown of requests that wait for events ------------------------------------------
+
+Answer = TypeVar("Answer")
+
+
+class Waiter(Protocol):
+    """A waiting request without a task."""
+
+    def stop(self) -> None:
+        """Stop waiting and respond."""
+        ...
+
+
+class Shutdown:
+    """The waiting requests, so that a stop answers them immediately instead of cutting them off.
+
+    Messages that a call leased at the moment of the stop are returned to the queue, as for any call
+    whose client has disconnected.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._waiting: set[asyncio.Task[object]] = set()
+        self._waiters: set[Waiter] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
+        return len(self._waiting) + len(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a waiting request until it is discarded."""
+        self._waiters.add(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        """Remove a waiting request."""
+        self._waiters.discard(waiter)
+
+    async def until(self, wait: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Run `wait` and return its result; None if the server stops first."""
+        if self.is_set:
+            return None
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            return await wait()
+        except asyncio.CancelledError:
+            # Swallow the cancellation only if `stop` is its single cause.
+            if task in self._waiting or task.uncancel():
+                raise
+            return None
+        finally:
+            self._waiting.discard(task)
+
+    def stop(self) -> None:
+        """End all waits, present and future ones."""
+        self.is_set = True
+        waiting, self._waiting = self._waiting, set()
+        for task in waiting:
+            task.cancel()
+        for waiter in list(self._waiters):
+            waiter.stop()
