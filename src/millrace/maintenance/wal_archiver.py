@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import msgspec
@@ -154,7 +155,8 @@ class WalArchiver:
         if isinstance(self.error, MillraceError):
             raise self.error.again()
         if self.error is not None:
-            raise self.error
+            # A copy: raising the stored error would keep the frames of the caller alive with it.
+            raise copy(self.error)
 
     async def stop(self) -> None:
         """Archive the rest of the log if possible, and stop."""

@@ -11,6 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 import millrace.sync
+from millrace import limits
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sns.queues import Taker, refused, taker
 from tests.server.sns.test_publish_round_trip import verify
@@ -171,6 +172,20 @@ def test_aws_7_a_publish_without_the_header_has_no_trace(
     sns: SNSClient, sqs: SQSClient, topic: str, name: str
 ) -> None:
     queue = taker(sqs, name)
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+    sns.publish(TopicArn=topic, Message="x")
+    [got] = queue.take(1)
+    assert "AWSTraceHeader" not in got["Attributes"]
+
+
+def test_a_trace_header_that_is_too_long_is_ignored(
+    site: AwsSite, sqs: SQSClient, topic: str, name: str
+) -> None:
+    def trace(params: dict[str, Any]) -> None:
+        params["headers"]["X-Amzn-Trace-Id"] = "x" * (limits.SQS_TRACE_CHARS_MAX + 1)
+
+    queue = taker(sqs, name)
+    sns = changed(site, "Publish", trace)
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
     sns.publish(TopicArn=topic, Message="x")
     [got] = queue.take(1)

@@ -20,6 +20,7 @@ from millrace.server.aws.fault import CHARACTERS, bad_contents, bad_value, inval
 from millrace.server.aws.query_protocol import NOT_IN_XML
 from millrace.server.aws.queue_info import PREFIX
 from millrace.server.aws.topic_headers import ARRAYS
+from millrace.server.http.proxy_headers import TRACE_ID
 
 TYPES = f"{PREFIX}types"
 TRACE = f"{PREFIX}trace"
@@ -186,6 +187,17 @@ def _empty(name: str, kind: str) -> Exception:
     return invalid_parameter(
         f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'."
     )
+
+
+def trace_of(headers: Mapping[str, str]) -> bytes | None:
+    """Return the trace header of a request, which its messages keep as AWSTraceHeader.
+
+    A header that is too long, or that XML cannot represent, is ignored: a proxy may have added it.
+    """
+    text = headers.get(TRACE_ID)
+    if not text or len(text) > limits.SQS_TRACE_CHARS_MAX or NOT_IN_XML.search(text) is not None:
+        return None
+    return text.encode()
 
 
 def trace_in(given: Mapping[str, AttributeValue]) -> bytes | None:

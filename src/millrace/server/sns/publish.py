@@ -7,14 +7,12 @@ entry.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from millrace import limits
 from millrace.errors import Invalid, TooLarge
 from millrace.server.aws.actions import AwsCall
 from millrace.server.aws.envelope_delivery import sequence_of
-from millrace.server.aws.query_protocol import NOT_IN_XML
-from millrace.server.http.proxy_headers import TRACE_ID
+from millrace.server.aws.message_attributes import trace_of
 from millrace.server.sns.faults import (
     bad_entry_id,
     batch_too_long,
@@ -41,16 +39,6 @@ from millrace.server.sns.topic_cache import TopicInfo
 _ENTRY_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_ENTRY_ID_CHARS_MAX}}}")
 
 
-def _trace(call: AwsCall[Any]) -> bytes | None:
-    """Return the request's trace header, which becomes the system attribute AWSTraceHeader of the
-    messages.
-
-    Return None if it is missing, or contains characters that XML cannot represent.
-    """
-    text = call.ask.request.headers.get(TRACE_ID, "")
-    return text.encode() if text and NOT_IN_XML.search(text) is None else None
-
-
 @SNS.action("Publish", PublishCall, PublishOut)
 async def publish(call: AwsCall[PublishCall]) -> PublishOut:
     """Publish a message to all subscribers of a topic."""
@@ -64,7 +52,7 @@ async def publish(call: AwsCall[PublishCall]) -> PublishOut:
     if ":endpoint/" in arn:
         raise invalid(f"{parameter} Reason: No endpoint found for the target arn specified")
     place = place_at(call, arn, "publish", parameter)
-    trace = _trace(call)
+    trace = trace_of(call.ask.request.headers)
 
     async def use(known: TopicInfo) -> PublishOut:
         one = publishable(told, known.told(place.arn), trace=trace)
@@ -92,7 +80,7 @@ async def publish_batch(call: AwsCall[PublishBatchIn]) -> PublishBatchOut:
         if _ENTRY_ID.fullmatch(entry.id) is None:
             raise bad_entry_id(entry.id)
     place = place_at(call, call.told.topic_arn, "publish")
-    trace = _trace(call)
+    trace = trace_of(call.ask.request.headers)
 
     async def use(known: TopicInfo) -> PublishBatchOut:
         topic = known.told(place.arn)

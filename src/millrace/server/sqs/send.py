@@ -44,10 +44,9 @@ from millrace.server.aws.message_attributes import (
     see_id,
     see_text,
     trace_in,
+    trace_of,
 )
-from millrace.server.aws.query_protocol import NOT_IN_XML
 from millrace.server.aws.queue_info import QueueDirectory, QueueInfo
-from millrace.server.http.proxy_headers import TRACE_ID
 from millrace.server.http.response import Response
 from millrace.server.sqs.faults import batch_too_long, failed_entry, see_entries
 from millrace.server.sqs.queue_lookup import known_at, use_at
@@ -214,16 +213,8 @@ def _is_fair_due(call: AwsCall[Any], known: QueueInfo, messages: Sequence[SqsMes
 def _ready_one(call: AwsCall[SendMessageIn], known: QueueInfo) -> SendableMessage:
     told = call.told
     sender = _from(call.caller.principal.name)
-    body, trace = told.message_body.encode(), _trace_of(call)
+    body, trace = told.message_body.encode(), trace_of(call.ask.request.headers)
     return sendable(known, told, body, sender, trace, is_seen=_are_seen(call))
-
-
-def _trace_of(call: AwsCall[Any]) -> bytes | None:
-    """Return the trace header of the request, which messages keep as AWSTraceHeader."""
-    text = call.ask.request.headers.get(TRACE_ID)
-    if not text or len(text) > limits.SQS_TRACE_CHARS_MAX or NOT_IN_XML.search(text) is not None:
-        return None
-    return text.encode()
 
 
 def _are_seen(call: AwsCall[Any]) -> bool:
@@ -343,7 +334,7 @@ def _batch(call: AwsCall[SendMessageBatchIn], known: QueueInfo) -> SendBatch:
     if known.is_fifo:
         _see_fifo_entries(known, told.entries)
     sender, is_seen = _from(call.caller.principal.name), _are_seen(call)
-    trace = _trace_of(call)
+    trace = trace_of(call.ask.request.headers)
     for entry, body in zip(told.entries, bodies, strict=True):
         try:
             one = sendable(known, entry, body, sender, trace, is_seen=is_seen)
