@@ -206,7 +206,11 @@ class Node:
         replay = Replay(ports.disk, start=store.replay_mark(), needed_from=needed)
         begun.callback(replay.close)
         facts = dry_run(
-            replay, store.applied, store.facts(), commits_when_synced=commits_when_synced
+            replay,
+            store.applied,
+            store.facts(),
+            commits_when_synced=commits_when_synced,
+            epoch=store.epoch,
         )
         is_fork = self._check_copy(facts.get(NODE))
         store.check_references({segment.generation for segment in replay.survey.used})
@@ -220,7 +224,11 @@ class Node:
         begun.callback(log.close)
         store.attach(log)
         recovery = Recovery(
-            store.applied, store.facts(), store.fold, commits_when_synced=commits_when_synced
+            store.applied,
+            store.facts(),
+            store.fold,
+            commits_when_synced=commits_when_synced,
+            epoch=store.epoch,
         )
         recovery.read_all(replay.read_again())
 

@@ -180,6 +180,7 @@ class World:
             image.facts if image else {},
             self.fold,
             commits_when_synced=lambda group: group == LOCAL,
+            epoch=self.epoch,
         )
         for position, payload in records:
             for entry in decode_entries(memoryview(payload)):
@@ -209,6 +210,11 @@ class World:
 
     def applied(self, group: GroupId) -> Index:
         return (self.store or self.ledger).applied(group)
+
+    def epoch(self, group: GroupId) -> Epoch:
+        """Return the epoch of the group's last entry in the ledger."""
+        folded = self.ledger.folded.get(group)
+        return folded[-1][1] if folded else Epoch(0)
 
     def local(self, epoch: int = 1) -> LocalJournal:
         """The local group's journal, with the ledger listening."""

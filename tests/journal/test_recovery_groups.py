@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from millrace import errors, limits
+from millrace.core.changes import Entry, EntryKind
 from millrace.core.format.codec import decode_entries
-from millrace.core.model import Epoch, GroupId
+from millrace.core.model import Epoch, GroupId, Index
 from millrace.journal.local import LocalJournal
 from millrace.wal.segment import LogShape
-from tests.journal.harness import LOCAL, A, B, World
+from tests.journal.harness import HISTORY, LOCAL, A, B, World
 from tests.support.contracts.check_journal import append, body_of, entry_of
 from tests.support.contracts.late_journal import LateJournal
 from tests.support.simulator.clock import SimClock
@@ -108,7 +109,8 @@ acts = st.lists(
     st.tuples(
         st.sampled_from([LOCAL, A, B]),
         st.sampled_from(
-            ["append"] * 4 + ["commit", "commit", "void", "replace", "remember", "again"]
+            ["append"] * 4
+            + ["commit", "commit", "void", "void late", "replace", "remember", "again"]
         ),
         st.floats(0, 1),
         st.integers(8, 2_000),
@@ -182,9 +184,21 @@ class Groups(RuleBasedStateMachine):
             entry.epoch = Epoch(self.epoch)
             with suppress(errors.Full):
                 journal.replace([entry])
+                self.epoch = max(self.epoch, journal.epoch)
                 self.note("data", group, entry.index, entry.epoch, body_of(entry))
                 continue
             return
+
+    def void_late(self, group: GroupId) -> None:
+        """A void of a former decider arrives after entries of its successor: it changes nothing."""
+        held = self.world.writer.suffixes.held(group)
+        if not held or held[-1].entry.epoch == 1:
+            return
+        after, epoch = held[0].entry.index - 1, held[-1].entry.epoch - 1
+        entry = Entry(group, Epoch(epoch), Index(after), HISTORY, [], kind=EntryKind.VOID)
+        self.world.writer.submit(
+            entry, lambda entry, position: None, lambda error: None, alone=False, reserve=True
+        )
 
     def remember(self, group: GroupId) -> None:
         self.made += 1
@@ -204,6 +218,8 @@ class Groups(RuleBasedStateMachine):
             self.commit(group, share=share, is_written=size % 2 == 0)
         elif verb == "void":
             self.void(group, share=share)
+        elif verb == "void late":
+            self.void_late(group)
         elif verb == "replace":
             self.replace(group, share=share, count=1 + size % 3)
         elif verb == "remember":

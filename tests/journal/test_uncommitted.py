@@ -15,6 +15,7 @@ from millrace.core.format.codec import decode_entries
 from millrace.core.model import Epoch, GroupId, Index
 from millrace.journal.base import Journal
 from millrace.journal.recovery import Recovery
+from millrace.journal.uncommitted import EpochStarts
 from millrace.wal.record import LogPosition
 from millrace.wal.replay import Replay
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, junk, new_world, run
@@ -145,6 +146,115 @@ def test_replay_voids_by_index_even_where_the_entry_is_applied() -> None:
         assert world.ledger.bodies(A) == [b"new1"]
         assert bodies(world, A) == [], "old2 and old3 are of the suffix that was replaced"
         assert world.late(A, 3).next_index() == 2
+
+    run(main())
+
+
+def void_of(journal: Journal, epoch: int, index: int) -> Entry:
+    """A void of a decider, which takes back what follows `index`."""
+    return Entry(journal.group, Epoch(epoch), Index(index), HISTORY, [], kind=EntryKind.VOID)
+
+
+async def written(world: World, *entries: Entry) -> None:
+    """Write entries as they reach the log of a node: in any order of epochs."""
+    for entry in entries:
+        world.writer.submit(
+            entry, lambda entry, position: None, lambda error: None, alone=False, reserve=True
+        )
+    await world.settle()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_l10_a_late_void_of_a_former_decider_drops_nothing_of_its_successor(*, power: bool) -> None:
+    """The disaster: its successor's entry was acknowledged, and recovery ignored epochs."""
+
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        await written(world, *of_epoch(a, 1, 1, [b"1", b"2", b"3 of the former"]))
+        await written(world, *of_epoch(a, 2, 3, [b"3", b"4"]))
+        await written(world, void_of(a, 1, 2))
+        expected = [(1, 1), (2, 1), (3, 2), (4, 2)]
+        assert epochs(world, A) == expected
+        world = world.end(power=power)
+        assert epochs(world, A) == expected
+        a = world.late(A, 3)
+        a.commit(4, is_written=False)
+        assert world.ledger.bodies(A) == [b"1", b"2", b"3", b"4"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_l10_a_late_entry_of_a_former_decider_replaces_none_of_its_successor(
+    *, power: bool
+) -> None:
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        await written(world, *of_epoch(a, 1, 1, [b"1"]), *of_epoch(a, 2, 2, [b"2", b"3"]))
+        await written(world, *of_epoch(a, 1, 2, [b"late"]), *of_epoch(a, 1, 4, [b"later"]))
+        expected = [(1, 1), (2, 2), (3, 2)]
+        assert epochs(world, A) == expected
+        assert epochs(world.end(power=power), A) == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_l10_an_entry_that_is_written_twice_drops_nothing_of_a_later_decider(
+    *, power: bool
+) -> None:
+    """A gap is read from elsewhere while the entry is on its way: it is written a second time."""
+
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        await written(world, *of_epoch(a, 1, 1, [b"1", b"2"]), *of_epoch(a, 2, 3, [b"3", b"4"]))
+        size = world.writer.suffixes.size(A)
+        await written(world, *of_epoch(a, 1, 2, [b"2"]))
+        expected = [(1, 1), (2, 1), (3, 2), (4, 2)]
+        assert epochs(world, A) == expected
+        assert world.writer.suffixes.size(A) == size
+        world = world.end(power=power)
+        assert epochs(world, A) == expected
+        assert bodies(world, A) == [b"1", b"2", b"3", b"4"]
+
+    run(main())
+
+
+def test_l10_a_late_entry_is_known_by_the_epoch_of_the_store() -> None:
+    """The successor's entries are committed, and no longer in the part of the log that is read."""
+    late = Entry(A, Epoch(1), Index(3), HISTORY, [], kind=EntryKind.DATA)
+    recovery = Recovery(
+        lambda _: Index(2),
+        {},
+        lambda entry, position: None,
+        commits_when_synced=lambda _: False,
+        epoch=lambda _: Epoch(2),
+    )
+    recovery.read(late, LogPosition(1, 4096, 0))
+    assert recovery.suffixes[A] == {}
+
+
+def test_l10_a_suffix_of_two_deciders_is_written_again_as_it_was() -> None:
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        await written(world, *of_epoch(a, 1, 1, [b"1", b"2", b"old"]))
+        await written(world, *of_epoch(a, 2, 3, [b"3", b"4"]))
+        before = world.writer.suffixes.oldest()
+        size = world.writer.suffixes.size(A)
+        again = world.writer.rewrite_suffix(A)
+        await world.settle()
+        await again
+        assert world.writer.suffixes.oldest() != before
+        assert world.writer.suffixes.size(A) == size
+        expected = [(1, 1), (2, 1), (3, 2), (4, 2)]
+        assert epochs(world, A) == expected
+        world = world.end(power=True)
+        assert epochs(world, A) == expected
+        assert bodies(world, A) == [b"1", b"2", b"3", b"4"]
 
     run(main())
 
@@ -664,7 +774,7 @@ def test_suffixes_have_no_gaps() -> None:
         a = world.late(A)
         entries = {Index(3): (entry_of(a, b"3", 3), LogPosition(1, 4096, 10))}
         with pytest.raises(errors.Fatal, match="entry 3 cannot follow 1"):
-            world.writer.suffixes.restore(A, Index(1), entries)
+            world.writer.suffixes.restore(A, Index(1), entries, EpochStarts(Index(1), Epoch(1)))
 
     run(main())
 

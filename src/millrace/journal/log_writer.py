@@ -525,7 +525,8 @@ def uncommitted_before(
         if other.group != entry.group or not job.moves_index():
             continue
         if other.kind is EntryKind.VOID:
-            low = min(low, Index(other.index + 1))
+            if other.epoch >= entry.epoch:
+                low = min(low, Index(other.index + 1))
         else:
             low = min(low, other.index)
             size += job.size if other.index < entry.index else 0

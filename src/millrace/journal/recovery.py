@@ -3,7 +3,8 @@
 A record holds entries that were synced together, not committed together: it has entries of many
 groups, some of them voided later, some not committed when the node ended.
 
-Rule 1: an entry voids its group's earlier entries of the same and higher indexes (L1).
+Rule 1: an entry voids its group's earlier entries of the same and higher indexes, as far as their
+epochs are not higher (L1, L10).
 Rule 2: committed entries are folded once: entries at or below the applied index are skipped, but
 still void others (C1).
 Rule 3: the uncommitted suffix and the node's facts survive: they are passed to the journal (L6).
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterable
 
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.format.codec import decode_entries
-from millrace.core.model import GroupId, Index
+from millrace.core.model import Epoch, GroupId, Index
 from millrace.errors import Corrupt
-from millrace.journal.uncommitted import UncommittedSuffixes
+from millrace.journal.uncommitted import NO_EPOCH, EpochStarts, UncommittedSuffixes
 from millrace.wal.record import LogPosition
 
 Fold = Callable[[Entry, LogPosition], None]
@@ -37,14 +38,19 @@ class Recovery:
         fold: Fold,
         *,
         commits_when_synced: Callable[[GroupId], bool],
+        epoch: Callable[[GroupId], Epoch] = lambda _: NO_EPOCH,
     ) -> None:
+        """`applied` returns the last index of a group in the store, `epoch` the epoch that the
+        last entry of a group had when the replay began."""
         self._applied = applied
+        self._epoch = epoch
         self._fold = fold
         self._commits_when_synced = commits_when_synced
         self.facts = dict(facts)
         """The newest fact that each journal recorded of its group for this node only."""
         self.suffixes: dict[GroupId, dict[Index, tuple[Entry, LogPosition]]] = {}
         """Entries that are not known to be committed, by index, in order."""
+        self._epochs: dict[GroupId, EpochStarts] = {}
 
     def read_all(self, records: Records) -> None:
         """Process the entries of these records; none is kept in memory longer than necessary."""
@@ -57,17 +63,36 @@ class Recovery:
         suffix = self.suffixes.setdefault(entry.group, {})
         match entry.kind:
             case EntryKind.DATA:
-                _void(suffix, entry.index - 1)
-                if entry.index > self._applied(entry.group):
-                    suffix[entry.index] = (entry, position)
+                if self._epochs_of(entry.group).admit(entry):
+                    self._put(entry, position)
                 if self._commits_when_synced(entry.group):
                     self._commit(entry.group, entry.index)
             case EntryKind.VOID:
-                _void(suffix, entry.index)
+                if self._epochs_of(entry.group).admit(entry):
+                    _void(suffix, entry.index)
             case EntryKind.COMMIT:
                 self._commit(entry.group, entry.index)
             case EntryKind.FACT:
                 self.facts[entry.group] = entry.fact
+
+    def _epochs_of(self, group: GroupId) -> EpochStarts:
+        epochs = self._epochs.get(group)
+        if epochs is None:
+            epochs = self._epochs[group] = EpochStarts(self._applied(group), self._epoch(group))
+        return epochs
+
+    def _put(self, entry: Entry, position: LogPosition) -> None:
+        """Add an entry to its suffix, in place of those of its own and higher indexes."""
+        suffix = self.suffixes[entry.group]
+        last = next(reversed(suffix.values()), None)
+        if last is not None and last[0].epoch > entry.epoch:
+            # It is written again, below the first entry of a higher epoch, which stays.
+            if entry.index in suffix:
+                suffix[entry.index] = (entry, position)
+            return
+        _void(suffix, entry.index - 1)
+        if entry.index > self._applied(entry.group):
+            suffix[entry.index] = (entry, position)
 
     def hand_over(self) -> UncommittedSuffixes:
         """Return the uncommitted suffixes for the journals, after the whole log was read.
@@ -77,7 +102,7 @@ class Recovery:
         suffixes = UncommittedSuffixes(self.facts)
         for group, suffix in self.suffixes.items():
             if not self._commits_when_synced(group):
-                suffixes.restore(group, self._applied(group), suffix)
+                suffixes.restore(group, self._applied(group), suffix, self._epochs_of(group))
         return suffixes
 
     def _commit(self, group: GroupId, upto: Index) -> None:
@@ -100,6 +125,7 @@ def dry_run(
     facts: dict[GroupId, bytes],
     *,
     commits_when_synced: Callable[[GroupId], bool],
+    epoch: Callable[[GroupId], Epoch] = lambda _: NO_EPOCH,
 ) -> dict[GroupId, bytes]:
     """Read the records like `Recovery`, without folding; return the newest facts.
 
@@ -118,6 +144,7 @@ def dry_run(
         facts,
         note,
         commits_when_synced=commits_when_synced,
+        epoch=epoch,
     )
     recovery.read_all(records)
     return recovery.facts

@@ -11,7 +11,9 @@ suffixes by the mark at which replay begins (L6).
 Rule 3: a suffix fits into one record, so that it can be rewritten in one (L7). Rewriting it entry
 by entry would not do: the first entry voids the others in the log, and a crash before they are
 rewritten would lose entries that this node has promised to keep.
-Rule 4: an entry, its position in the log and the locations of its blocks belong together. A rewrite
+Rule 4: an entry or a void acts on entries of the same and lower epochs only (L10): a late void of a
+former decider would otherwise drop what its successor has acknowledged.
+Rule 5: an entry, its position in the log and the locations of its blocks belong together. A rewrite
 is a copy, which replaces the old entry when it is synced, and not before.
 """
 
@@ -22,9 +24,39 @@ from typing import NamedTuple
 
 from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.format.codec import decode_entries, encode_entry
-from millrace.core.model import GroupId, Index
+from millrace.core.model import Epoch, GroupId, Index
 from millrace.errors import Fatal
 from millrace.wal.record import LogPosition
+
+NO_EPOCH = Epoch(0)
+"""Lower than the epoch of every decider."""
+
+
+class EpochStarts:
+    """The first index of each epoch of a group: tells entries of replaced deciders (L10).
+
+    Entries of a decider may reach the log after those of its successor, which began at the index
+    behind the last entry that the former decider could commit. So an entry is stale if a higher
+    epoch has begun at or below its index, and a void if a higher epoch has begun at all: what
+    precedes that epoch was committed by its decider. Entries of a lower epoch below that are not
+    stale: a suffix is rewritten with the epochs of its entries.
+    """
+
+    __slots__ = ("_starts",)
+
+    def __init__(self, applied: Index, epoch: Epoch) -> None:
+        """Begin with the last entry in the store, whose epoch began at or below it."""
+        self._starts: dict[Epoch, int] = {epoch: applied}
+
+    def admit(self, entry: Entry) -> bool:
+        """Return whether a data entry or void takes effect, and note the start of its epoch."""
+        is_void = entry.kind is EntryKind.VOID
+        first = entry.index + 1 if is_void else entry.index
+        for epoch, start in self._starts.items():
+            if epoch > entry.epoch and (is_void or start <= first):
+                return False
+        self._starts[entry.epoch] = min(first, self._starts.get(entry.epoch, first))
+        return True
 
 
 class UncommittedEntry(NamedTuple):
@@ -37,10 +69,11 @@ class UncommittedEntry(NamedTuple):
 
 
 class _Suffix:
-    __slots__ = ("folded", "held", "size")
+    __slots__ = ("epochs", "folded", "held", "size")
 
-    def __init__(self, folded: Index) -> None:
+    def __init__(self, folded: Index, epoch: Epoch) -> None:
         self.folded = folded
+        self.epochs = EpochStarts(folded, epoch)
         self.held: dict[Index, UncommittedEntry] = {}
         """Entries in the order of their indexes, without a gap, from `folded` + 1 on."""
         self.size = 0
@@ -52,6 +85,21 @@ class _Suffix:
                 self.held[index] = held
                 return
             self.size -= held.size
+
+    def put(self, held: UncommittedEntry) -> None:
+        """Add an entry in place of those of its own and higher indexes."""
+        index = held.entry.index
+        last = self.held.get(self.last())
+        if last is not None and last.entry.epoch > held.entry.epoch:
+            # It is written again, below the first entry of a higher epoch, which stays.
+            if index in self.held:
+                self.size += held.size - self.held[index].size
+                self.held[index] = held
+            return
+        self.void(max(index - 1, self.folded))
+        if index > self.folded:
+            self.held[index] = held
+            self.size += held.size
 
     def last(self) -> Index:
         return next(reversed(self.held), self.folded)
@@ -67,28 +115,29 @@ class UncommittedSuffixes:
 
     # --- Beginnings -----------------------------------------------------------------------------
 
-    def track(self, group: GroupId, applied: Index) -> None:
-        """Track a group that commits late; `applied` is the last index that the store has folded.
+    def track(self, group: GroupId, applied: Index, epoch: Epoch = NO_EPOCH) -> None:
+        """Track a group that commits late; `applied` is the last index that the store has folded,
+        `epoch` the one of that entry.
 
         A group that is tracked already stays as it is.
         """
         if group not in self._suffixes:
-            self._suffixes[group] = _Suffix(applied)
+            self._suffixes[group] = _Suffix(applied, epoch)
 
     def restore(
         self,
         group: GroupId,
         applied: Index,
         recovered: Mapping[Index, tuple[Entry, LogPosition]],
+        epochs: EpochStarts,
     ) -> None:
-        """Track a group with the suffix that recovery has found."""
-        suffix = self._suffixes[group] = _Suffix(applied)
+        """Track a group with the suffix and the epochs that recovery has found."""
+        suffix = self._suffixes[group] = _Suffix(applied, NO_EPOCH)
+        suffix.epochs = epochs
         for index, (entry, position) in sorted(recovered.items()):
             if index != suffix.last() + 1:
                 raise Fatal(f"group {group}: entry {index} cannot follow {suffix.last()}")
-            held = _compact(entry, position)
-            suffix.held[index] = held
-            suffix.size += held.size
+            suffix.put(_compact(entry, position))
 
     def __contains__(self, group: GroupId) -> bool:
         return group in self._suffixes
@@ -103,13 +152,12 @@ class UncommittedSuffixes:
         suffix = self._suffixes.get(entry.group)
         if suffix is None:
             return
+        if entry.kind not in (EntryKind.VOID, EntryKind.DATA) or not suffix.epochs.admit(entry):
+            return
         if entry.kind is EntryKind.VOID:
             suffix.void(max(entry.index, suffix.folded))
-        elif entry.kind is EntryKind.DATA:
-            suffix.void(max(entry.index - 1, suffix.folded))
-            if entry.index > suffix.folded:
-                suffix.held[entry.index] = UncommittedEntry(entry, position, size)
-                suffix.size += size
+        else:
+            suffix.put(UncommittedEntry(entry, position, size))
 
     def folded(self, group: GroupId, upto: Index) -> None:
         """Drop the group's entries up to this index: the store has folded them."""

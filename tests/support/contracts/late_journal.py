@@ -47,6 +47,9 @@ class LateJournal:
         """
         self.group = group
         self.epoch = epoch
+        """The epoch of the next entry: it rises above that of another leader (L10)."""
+        self._claim = epoch
+        self._own_epochs = {epoch}
         self.history = history
         self.record_bytes_max = writer.suffix_bytes_max - limits.RECORD_SLACK_BYTES
         self._writer = writer
@@ -132,6 +135,8 @@ class LateJournal:
         for entry in entries:
             self._check_uncommitted(entry.index - 1)
             futures.append(self._submit(entry))
+            self.epoch = Epoch(max(self.epoch, entry.epoch + 1))
+        self._own_epochs.add(self.epoch)
         return futures[-1]
 
     def remember(self, term: int, vote: int) -> asyncio.Future[None]:
@@ -157,7 +162,7 @@ class LateJournal:
     def _check(self) -> None:
         if self._ended is not None:
             raise self._ended.with_traceback(None)
-        self._writer.check_owner(self.group, self.epoch)
+        self._writer.check_owner(self.group, self._claim)
 
     def _check_uncommitted(self, after: int) -> None:
         if not self._committed_index <= after <= self.last:
@@ -208,7 +213,7 @@ class LateJournal:
         decided = [
             held.entry.index
             for held in self._suffixes.held(self.group)
-            if held.entry.epoch == self.epoch
+            if held.entry.epoch in self._own_epochs
         ]
         self._accepted = self._suffixes.last(self.group)
         if self._dropped is not None:
