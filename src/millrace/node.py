@@ -388,7 +388,9 @@ class Node:
         if not isinstance(cell, QueueCell):
             return None
         shards = tuple(map(ShardId, cell.shards))
-        return QueueRef(shards, made=False, route=cell.route, ids=cell.ids)
+        return QueueRef(
+            shards, made=False, route=cell.route, ids=cell.ids, placed_by=cell.placed_by
+        )
 
     def queue_names(self, space: str) -> list[str]:
         """Return the names of the committed queues of a space."""

@@ -45,6 +45,45 @@ async def test_other_settings_are_refused(m: Millrace) -> None:
 
 
 @embedded
+async def test_a_queue_is_placed_beside_another(m: Millrace) -> None:
+    orders = await m.queue("orders")
+    shipped = await m.queue("shipped", beside="orders")
+    # Beside a queue that is itself beside another one: all three are in one place.
+    billed = await m.queue("billed", beside="shipped")
+    for queue in (shipped, billed, await m.find("billed")):
+        assert queue.shards.placed_by == "default/orders"
+    assert orders.shards.placed_by == ""
+    # Asking again is no error, also the other way round.
+    for name, beside in (("shipped", "billed"), ("orders", "billed"), ("shipped", "orders")):
+        await m.queue(name, beside=beside)
+    # The place stays when the queue of that name is gone.
+    await m.delete_queue("orders")
+    late = await m.queue("late", beside="billed")
+    assert late.shards.placed_by == "default/orders"
+    async with m.transaction() as t:
+        t.publish(shipped, b"1")
+        t.publish(late, b"2")
+    assert [len(await queue.peek()) for queue in (shipped, late)] == [1, 1]
+
+
+@embedded
+async def test_a_place_is_fixed_when_the_queue_is_made(m: Millrace) -> None:
+    await m.queue("orders")
+    await m.queue("shipped")
+    with pytest.raises(errors.Exists, match="'shipped' is not placed beside") as caught:
+        await m.queue("shipped", beside="orders")
+    assert caught.value.field == "beside"
+    for name in ("shipped", "new"):
+        with pytest.raises(errors.NotFound, match="no queue 'default/gone'") as missing:
+            await m.queue(name, beside="gone")
+        assert missing.value.field == "beside"
+    for bad in ("a/b", "", "x" * 200):
+        with pytest.raises((errors.Invalid, errors.TooLarge)):
+            await m.queue("new", beside=bad)
+    assert await m.queues() == ["orders", "shipped"]
+
+
+@embedded
 async def test_the_nearest_setting_is_named(m: Millrace) -> None:
     typo: Any = {"max_failurs": 5}
     odd: Any = {"colour": "red"}

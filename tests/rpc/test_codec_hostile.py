@@ -134,6 +134,8 @@ HOSTILE: list[Command] = [
     CreateQueue("default", "a", SpecPart(dead_letter="only-a-name")),
     CreateQueue("default", "a", SpecPart(dead_letter="a/b/c")),
     CreateQueue("default", "a", SpecPart(order="any")),  # type: ignore[arg-type]
+    CreateQueue("default", "a", SpecPart(), beside="only-a-name"),
+    CreateQueue("default", "a", SpecPart(), beside="a/b/c"),
     CreateTopic("default", "t", 0),
     ApplyTransaction(()),
     ApplyTransaction(((ShardId(-1), Publish((NewMessage(b"x"),))),)),

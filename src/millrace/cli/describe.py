@@ -294,6 +294,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "shards": list(cell.shards),
                 **route,
                 "ids": f"{cell.ids:x}" if cell.ids else "",
+                **({"placed_by": cell.placed_by} if cell.placed_by else {}),
             }
         case TopicCell():
             return {"shard": cell.shard, "max_lag": cell.max_lag, "notes": dict(cell.notes)}

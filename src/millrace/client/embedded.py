@@ -224,8 +224,9 @@ class EmbeddedEngine:
         hosts = {self._node.commit_loop_of(shard) for shard, _ in command.parts}
         if len(hosts) > 1:
             raise AcrossGroups(
-                "the queues of a transaction must be in one commit group; split it: publish with a "
-                "producer and number first, which may be repeated, and settle after that",
+                "the queues of a transaction must be in one commit group: make one beside the "
+                "other (beside=), or split it: publish with a producer and number first, which may "
+                "be repeated, and settle after that",
                 field="parts",
             )
         if not hosts:

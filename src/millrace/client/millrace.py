@@ -46,6 +46,7 @@ class Millrace:
         space: str = "default",
         shards: int | None = None,
         route: str | None = None,
+        beside: str | None = None,
         **settings: Unpack[QueueSettings],
     ) -> Queue:
         """Return the queue of this name, creating it if it does not exist.
@@ -61,14 +62,15 @@ class Millrace:
 
         `shards`: number of parts that are ordered independently; default 1. `route`: how a
         message's shard is chosen: "key" (by its key; without a key round-robin), "group" (by its
-        group, else its key) or "spread" (round-robin). Both are fixed at creation. `QueueSettings`
-        describes the other settings.
+        group, else its key) or "spread" (round-robin). `beside`: the name of a queue of the same
+        space whose commit group this one joins, so that transactions over both stay possible on a
+        cluster. These three are fixed at creation. `QueueSettings` describes the other settings.
 
         If the queue exists, the settings given must equal its own; `Queue.configure` changes them.
 
         Raises:
             Exists: the queue exists with other settings.
-            NotFound: the queue `dead_letter` does not exist; create it first.
+            NotFound: the queue `dead_letter` or `beside` does not exist; create it first.
             Invalid, TooLarge: the name or a setting is not valid.
         """
         space, name = validate.name(space, "space"), validate.name(name, "queue")
@@ -77,17 +79,19 @@ class Millrace:
         if shards is not None:
             shards = validate.count(shards, "shards", limits.SHARDS_MAX)
         checked_route = validate.route(route)
+        place = "" if beside is None else f"{space}/{validate.name(beside, 'beside')}"
         if (
             queue_ref is not None
             and spec == SpecPart()
             and shards is None
             and checked_route is None
+            and not place
         ):
             return Queue(
                 self._engine, self._keepalive, space, name, Shards.of(queue_ref, label(space, name))
             )
         ref = await self._engine.ask(
-            CATALOG, CreateQueue(space, name, spec, shards, checked_route), QueueRef
+            CATALOG, CreateQueue(space, name, spec, shards, checked_route, place), QueueRef
         )
         return Queue(self._engine, self._keepalive, space, name, Shards.of(ref, label(space, name)))
 

@@ -53,10 +53,15 @@ T = TypeVar("T")
 class Shards:
     """Shards of a queue, and the route of messages to them."""
 
-    __slots__ = ("_number", "first", "ids", "is_one", "key", "label", "route")
+    __slots__ = ("_number", "first", "ids", "is_one", "key", "label", "placed_by", "route")
 
     def __init__(
-        self, ids: tuple[ShardId, ...], route: Route, key: int = 0, label: str = ""
+        self,
+        ids: tuple[ShardId, ...],
+        route: Route,
+        key: int = 0,
+        label: str = "",
+        placed_by: str = "",
     ) -> None:
         self.ids = ids
         self.route = route
@@ -64,6 +69,8 @@ class Shards:
         """Key for deriving message ids; 0: messages have no ids."""
         self.label = label
         """Name of the queue for messages and metrics, if known."""
+        self.placed_by = placed_by
+        """The name, as `space/name`, that places the queue in a commit group; empty: its own."""
         self._number = {shard: at for at, shard in enumerate(ids)}
         self.first = ids[0]
         """First shard of the queue, which is the only one of most queues."""
@@ -73,7 +80,7 @@ class Shards:
     @classmethod
     def of(cls, ref: QueueRef, label: str = "") -> Shards:
         """Return the shards of a queue reference."""
-        return cls(ref.shards, ref.route, ref.ids, label)
+        return cls(ref.shards, ref.route, ref.ids, label, ref.placed_by)
 
     def only(self, what: str, field: str, way: str) -> ShardId:
         """Return the only shard, for operations (`what`) that do not support several; `way` is the

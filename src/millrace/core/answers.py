@@ -65,6 +65,8 @@ class QueueRef(msgspec.Struct, frozen=True):
     route: Route = "key"
     ids: int = 0
     """The key that maps seqs to message ids; 0: the queue has no ids."""
+    placed_by: str = ""
+    """The name, as `space/name`, that places the queue in a commit group; empty: its own."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ def create(context: BatchContext, catalog: Draft, command: CreateQueue) -> Queue
         shards = tuple(ShardId(shard) for shard in stored_cell.shards)
         draft = context.draft(shards[0])
         stored = draft.view.spec if draft is not None else QueueSpec()
-        fixed = _check_shards(command, stored_cell)
+        fixed = _check_shards(command, stored_cell) or _check_place(catalog.view, command)
         if fixed is not None:
             return fixed
         wanted = _wanted(command.spec, stored)
@@ -75,7 +75,13 @@ def create(context: BatchContext, catalog: Draft, command: CreateQueue) -> Queue
                 f"queue {command.name!r} is there with other settings: {', '.join(other)}; {way}",
                 field="spec",
             )
-        return QueueRef(shards, made=False, route=stored_cell.route, ids=stored_cell.ids)
+        return QueueRef(
+            shards,
+            made=False,
+            route=stored_cell.route,
+            ids=stored_cell.ids,
+            placed_by=stored_cell.placed_by,
+        )
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
@@ -95,6 +101,9 @@ def create(context: BatchContext, catalog: Draft, command: CreateQueue) -> Queue
     )
     if refused is not None:
         return refused
+    placed_by = _place_beside(catalog.view, command.beside)
+    if isinstance(placed_by, NotFound):
+        return placed_by
     unbound = topic.unbound_to(context, catalog.view, command.space, command.name)
     spec = msgspec.structs.replace(spec, notes=topic.with_queue_notes(spec.notes, unbound))
     last, route = counts.shard + (command.shards or 1), command.route or "key"
@@ -106,9 +115,37 @@ def create(context: BatchContext, catalog: Draft, command: CreateQueue) -> Queue
         made.changes.made = 3 if spec.keyed else 1
         made.put_spec(spec)
         ids = partitions.make(made, counts.secret) if spec.is_partitioned else 0
-    catalog.put_queue(key, QueueCell(shards, route, ids))
+    catalog.put_queue(key, QueueCell(shards, route, ids, placed_by))
     topic.begin_of_queue(context, unbound, shards)
-    return QueueRef(shards, made=True, route=route, ids=ids)
+    return QueueRef(shards, made=True, route=route, ids=ids, placed_by=placed_by)
+
+
+def _place_beside(view: View, beside: str) -> str | NotFound:
+    """Return the name that places the queue `beside` in a commit group; empty without one."""
+    if not beside:
+        return ""
+    other = view.queues.get(beside.replace("/", "\0").encode())
+    if other is None:
+        return NotFound(
+            f"there is no queue {beside!r} to be placed beside; create it first", field="beside"
+        )
+    return other.placed_by or beside
+
+
+def _check_place(view: View, command: CreateQueue) -> Refused | None:
+    """Refuse an existing queue that is not in the commit group of the named one."""
+    placed_by = _place_beside(view, command.beside)
+    if isinstance(placed_by, NotFound):
+        return placed_by
+    own = f"{command.space}/{command.name}"
+    stored = view.queues[queue_key(command.space, command.name)].placed_by or own
+    if placed_by and placed_by != stored:
+        return Exists(
+            f"queue {command.name!r} is not placed beside {command.beside!r}: that is fixed when "
+            "the queue is made; make another queue",
+            field="beside",
+        )
+    return None
 
 
 def _check_shards(command: CreateQueue, queue: QueueCell) -> Refused | None:

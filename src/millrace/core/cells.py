@@ -265,6 +265,9 @@ class QueueCell(msgspec.Struct, frozen=True, array_like=True):
     route: Route = "key"
     ids: int = 0
     """The key that maps seqs to message ids; 0: the queue has no ids."""
+    placed_by: str = ""
+    """The name, as `space/name`, whose hash places the queue in a commit group; empty: its own. It
+    stays when the queue of that name is deleted."""
 
 
 class CatalogCell(msgspec.Struct, frozen=True, array_like=True):

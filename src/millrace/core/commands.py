@@ -351,6 +351,8 @@ class CreateQueue(msgspec.Struct, frozen=True):
     shards: int | None = None
     """Number of shards; None: one, or those of the existing queue."""
     route: Route | None = None
+    beside: str = ""
+    """Another queue, as `space/name`, in whose commit group this one is placed."""
 
 
 class DeleteQueue(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ from millrace.rpc.commands import (
     HISTORY,
     NOTES,
     POSITION,
+    QUEUE_NAME,
     SHARD,
 )
 from millrace.rpc.error_codec import ERROR
@@ -206,6 +207,8 @@ QUEUE_REF = StructCodec(
     _FLAG,
     ChoiceCodec("key", "group", "spread"),
     IntCodec(0, 2**64 - 1),
+    QUEUE_NAME,
+    added=1,
 )
 _PART_ANSWERS: dict[int, tuple[type, FieldCodec]] = {
     1: (PublishResult, PublishedCodec()),

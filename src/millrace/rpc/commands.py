@@ -183,10 +183,10 @@ def _millis(most_ms: int) -> FieldCodec:
     return OptionalCodec(IntCodec(0, most_ms))
 
 
-_LETTERS = PatternCodec(
+QUEUE_NAME = PatternCodec(
     r"|[A-Za-z0-9_.-]{1,80}/[A-Za-z0-9_.-]{1,80}", most=2 * limits.NAME_CHARS_MAX + 1
 )
-"""A dead-letter queue as space/name; empty: none."""
+"""A queue as space/name; empty: none."""
 
 SPEC_PART = StructCodec(
     SpecPart,
@@ -197,7 +197,7 @@ SPEC_PART = StructCodec(
     _millis(limits.DELAY_MS_MAX),
     _attempts(),
     _attempts(),
-    OptionalCodec(_LETTERS),
+    OptionalCodec(QUEUE_NAME),
     _millis(limits.DELAY_MS_MAX),
     _millis(bounds.DEDUP_MS_MAX),
     OptionalCodec(_FLAG),
@@ -302,7 +302,9 @@ _ALONE: dict[int, tuple[type, FieldCodec]] = {
     15: (NextSnapshot, _NEXT),
     24: (
         Subscribe,
-        StructCodec(Subscribe, _NAME, _NAME, _NAME, _FilterCodec(), NOTES, _FLAG, _LETTERS, NOTES),
+        StructCodec(
+            Subscribe, _NAME, _NAME, _NAME, _FilterCodec(), NOTES, _FLAG, QUEUE_NAME, NOTES
+        ),
     ),
     25: (Unsubscribe, StructCodec(Unsubscribe, _NAME)),
     26: (
@@ -333,6 +335,8 @@ _ALONE: dict[int, tuple[type, FieldCodec]] = {
             SPEC_PART,
             OptionalCodec(IntCodec(1, limits.SHARDS_MAX)),
             OptionalCodec(ChoiceCodec("key", "group", "spread")),
+            QUEUE_NAME,
+            added=1,
         ),
     ),
     33: (DeleteQueue, StructCodec(DeleteQueue, _NAME, _NAME)),
@@ -372,7 +376,7 @@ _ALONE: dict[int, tuple[type, FieldCodec]] = {
             OptionalCodec(_FilterCodec()),
             NOTES,
             _FLAG,
-            OptionalCodec(_LETTERS),
+            OptionalCodec(QUEUE_NAME),
             NOTES,
         ),
     ),

@@ -276,10 +276,16 @@ class DictCodec:
 
 
 class StructCodec:
-    """A struct, encoded as the list of its fields in order; each field is validated."""
+    """A struct, encoded as the list of its fields in order; each field is validated.
 
-    def __init__(self, kind: type[msgspec.Struct], *shapes: FieldCodec) -> None:
+    The last fields may be `added`, by a later version: they are left out while they have their
+    default, so that both versions understand each other without them.
+    """
+
+    def __init__(self, kind: type[msgspec.Struct], *shapes: FieldCodec, added: int = 0) -> None:
         self.kind = kind
+        self._least = len(shapes) - added
+        self._defaults = kind.__struct_defaults__[-added:] if added else ()
         self._fields = tuple(zip(kind.__struct_fields__, shapes, strict=True))
         self._packed = [
             (at, shape) for at, shape in enumerate(shapes) if not isinstance(shape, PlainCodec)
@@ -287,16 +293,21 @@ class StructCodec:
 
     def pack(self, value: object, blobs: BlobWriter) -> list[object]:
         values: list[object] = list(msgspec.structs.astuple(cast("msgspec.Struct", value)))
+        for default in reversed(self._defaults):
+            if values[-1] != default:
+                break
+            values.pop()
         for at, shape in self._packed:
-            values[at] = shape.pack(values[at], blobs)
+            if at < len(values):
+                values[at] = shape.pack(values[at], blobs)
         return values
 
     def unpack(self, raw: object, field: str, blobs: BlobReader) -> msgspec.Struct:
-        if type(raw) is not list or len(raw) != len(self._fields):
+        if type(raw) is not list or not self._least <= len(raw) <= len(self._fields):
             raise invalid_value(
                 raw, field, f"the {len(self._fields)} fields of {self.kind.__name__}"
             )
-        if len(raw) == 3:
+        if len(raw) == 3 == len(self._fields):
             # Unrolled versions of the general case below, for the most frequent structs.
             (name, one), (name_2, two), (name_3, three) = self._fields
             return self.kind(
@@ -304,7 +315,7 @@ class StructCodec:
                 two.unpack(raw[1], name_2, blobs),
                 three.unpack(raw[2], name_3, blobs),
             )
-        if len(raw) == 4:
+        if len(raw) == 4 == len(self._fields):
             (name, one), (name_2, two), (name_3, three), (name_4, four) = self._fields
             return self.kind(
                 one.unpack(raw[0], name, blobs),
@@ -315,7 +326,7 @@ class StructCodec:
         return self.kind(
             *[
                 shape.unpack(one, name, blobs)
-                for (name, shape), one in zip(self._fields, raw, strict=True)
+                for (name, shape), one in zip(self._fields, raw, strict=not self._defaults)
             ]
         )
 

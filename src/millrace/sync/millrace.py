@@ -39,6 +39,7 @@ class Millrace:
         space: str = "default",
         shards: int | None = None,
         route: str | None = None,
+        beside: str | None = None,
         **settings: Unpack[QueueSettings],
     ) -> Queue:
         """Return the queue of this name, creating it if it does not exist.
@@ -54,20 +55,29 @@ class Millrace:
 
         `shards`: number of parts that are ordered independently; default 1. `route`: how a
         message's shard is chosen: "key" (by its key; without a key round-robin), "group" (by its
-        group, else its key) or "spread" (round-robin). Both are fixed at creation. `QueueSettings`
-        describes the other settings.
+        group, else its key) or "spread" (round-robin). `beside`: the name of a queue of the same
+        space whose commit group this one joins, so that transactions over both stay possible on a
+        cluster. These three are fixed at creation. `QueueSettings` describes the other settings.
 
         If the queue exists, the settings given must equal its own; `Queue.configure` changes them.
 
         Raises:
             Exists: the queue exists with other settings.
-            NotFound: the queue `dead_letter` does not exist; create it first.
+            NotFound: the queue `dead_letter` or `beside` does not exist; create it first.
             Invalid, TooLarge: the name or a setting is not valid.
         """
         return Queue(
             self._portal,
             self._portal.run(
-                partial(self._twin.queue, name, space=space, shards=shards, route=route, **settings)
+                partial(
+                    self._twin.queue,
+                    name,
+                    space=space,
+                    shards=shards,
+                    route=route,
+                    beside=beside,
+                    **settings,
+                )
             ),
         )
 

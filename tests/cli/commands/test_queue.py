@@ -138,6 +138,16 @@ def test_ids_are_text_in_json(desk: Desk) -> None:
     assert told.isdecimal()
 
 
+def test_a_queue_beside_another(desk: Desk) -> None:
+    desk.one("queue", "make", "orders")
+    assert desk.one("queue", "make", "shipped", "--beside", "orders")["made"] is True
+    assert desk.one("queue", "show", "shipped")["placed_by"] == "default/orders"
+    assert "default/orders" in desk.text("queue", "show", "shipped")
+    refused = desk.call("queue", "make", "late", "--beside", "gone")
+    assert refused.exit_code == 1
+    assert "there is no queue 'default/gone'" in refused.stderr
+
+
 def test_several_shards(desk: Desk) -> None:
     made = desk.one("queue", "make", "events", "--shards", "3", "--route", "spread")
     assert made["made"] is True

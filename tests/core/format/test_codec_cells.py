@@ -181,7 +181,11 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.TAKEOVER, TakeoverCell(HISTORY, 11, 9), "93c410000102030405060708090a0b0c0d0e0f0b09"),
-    (Kind.QUEUE, QueueCell((1, 2), "spread", 7), "93920102a673707265616407"),
+    (
+        Kind.QUEUE,
+        QueueCell((1, 2), "spread", 7, "default/orders"),
+        "94920102a673707265616407ae64656661756c742f6f7264657273",
+    ),
     (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
     (
         Kind.DUE,

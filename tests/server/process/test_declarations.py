@@ -107,6 +107,25 @@ def test_what_has_changed_is_set_and_what_is_not_named_left_alone(tmp_path: Path
     run(main())
 
 
+def test_queues_are_made_after_those_beside_which_they_are_placed(tmp_path: Path) -> None:
+    text = """
+        [queues.billed]
+        beside = "shipped"
+        [queues.shipped]
+        beside = "orders"
+        [queues.orders]
+    """
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            for _ in range(2):
+                await declare(m, settings_of(tmp_path, text))
+            for name in ("shipped", "billed"):
+                assert (await m.find(name)).shards.placed_by == "default/orders"
+
+    run(main())
+
+
 def _by() -> Actor:
     return Actor("root")
 
@@ -119,6 +138,9 @@ def test_what_cannot_be_so_is_told(tmp_path: Path) -> None:
                 ("[queues.orders]\nkeyed = true", r", line 2: queues\.orders: .*keyed"),
                 ("[queues.orders]\nshards = 3", r", line 2: queues\.orders: .*shards"),
                 ("[queues.orders]\ndead_letter = 'x'", r", line 2: queues\.orders: .*/x'"),
+                ("[queues.a]\nbeside = 'x'", r", line 2: queues\.a: .*/x'"),
+                ("[queues.a]\nbeside = 'a'", r", line 2: queues\.a: .*/a'"),
+                ("[queues.a]\nbeside = 5", r", line 2: queues\.a: .*beside"),
                 ("[topics.news]\nsubscribe = ['x']", r", line [12]: topics\.news: .*'.*x'"),
             ):
                 with pytest.raises(Invalid, match=rf"millrace\.toml{said}"):

@@ -137,6 +137,26 @@ def test_dead_letters_go_only_where_one_may_publish(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_queue_is_placed_beside_one_to_which_one_may_publish(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            path = f"{SPACE}/queues/tea"
+            made = await server.ask("PUT", path, {"beside": "orders"})
+            assert made.status == 201
+            assert (await server.ask("PUT", path, {"beside": "orders"})).status == 200
+            queue = await server.millrace.find("tea")
+            assert queue.shards.placed_by == "default/orders"
+            gone = await server.ask("PUT", f"{SPACE}/queues/milk", {"beside": "gone"})
+            assert (gone.status, gone.json["field"]) == (404, "beside")
+            other = await server.ask("PUT", ORDERS, {"beside": "tea"})
+            assert other.status == 200
+            await server.millrace.queue("apart")
+            other = await server.ask("PUT", path, {"beside": "apart"})
+            assert (other.status, other.json["field"]) == (409, "beside")
+
+    asyncio.run(main())
+
+
 def test_one_sees_the_names_that_one_may_use(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:

@@ -124,7 +124,7 @@ def test_every_command_by_every_role(tmp_path: Path, role: str) -> None:
                 assert isinstance(command, get_args(Command))
                 call = aimed(command, shard, topic)
                 # Rules for everything that the samples name, but for one verb.
-                names = ("orders", "news", "t", "dead")
+                names = ("orders", "news", "t", "dead", "others")
                 rules = tuple(Rule(True, ROLES[role], "default", name) for name in names)
                 who = Caller(Principal("me", rules))
                 error = await tried(admission, who, call)
@@ -136,7 +136,10 @@ def test_every_command_by_every_role(tmp_path: Path, role: str) -> None:
                 if isinstance(command, Subscribe) or (
                     isinstance(command, Configure | CreateQueue)
                     and isinstance(command.spec, SpecPart)
-                    and command.spec.dead_letter
+                    and (
+                        command.spec.dead_letter
+                        or (isinstance(command, CreateQueue) and command.beside)
+                    )
                 ):
                     wanted.add("publish")
                 if isinstance(command, Subscribe) and command.durable:
@@ -221,6 +224,25 @@ async def test_nobody_but_an_admin_touches_the_space_system(m: Millrace) -> None
         is_by_name = isinstance(call, calls.FindQueue) or call.shard == CATALOG
         assert isinstance(error, Denied if is_by_name else NotFound)
         assert await tried(admission, caller(("admin",), "system/*"), call) is None
+
+
+@embedded
+async def test_a_queue_is_placed_only_beside_one_that_the_caller_may_publish_to(
+    m: Millrace,
+) -> None:
+    admission, _, _ = await scene(m)
+    may = Rule(True, ("manage",), "default", "mine")
+
+    async def error_of(beside: str, *rules: Rule) -> MillraceError | None:
+        who = Caller(Principal("me", (may, *rules)))
+        command = CreateQueue("default", "mine", SpecPart(), beside=beside)
+        return await tried(admission, who, Submit(CATALOG, 0, command))
+
+    assert isinstance(await error_of("default/orders"), Denied)
+    assert await error_of("default/orders", Rule(True, ("publish",), "default", "orders")) is None
+    # The answer would tell whether there is such a queue.
+    everywhere = Rule(True, VERBS, "*", "*")
+    assert isinstance(await error_of("other/orders", everywhere), Invalid)
 
 
 @embedded

@@ -301,6 +301,7 @@ async def list_queues(shell: Shell, space: str) -> None:
         millrace queue make accounts --order group
         millrace queue make bills --max-failures 5 --dead-letter mail
         millrace queue make events --shards 8 --route spread
+        millrace queue make shipped --beside orders
         millrace queue make jobs --delivery partitions --partitions-max 20
     """,
 )
@@ -311,6 +312,11 @@ async def list_queues(shell: Shell, space: str) -> None:
     "--route",
     type=click.Choice(["key", "group", "spread"]),
     help="Assign messages to shards by key, by group, or round-robin (spread). [key]",
+)
+@click.option(
+    "--beside",
+    metavar="QUEUE",
+    help="Join the commit group of QUEUE in the same space, for transactions; cannot be changed.",
 )
 @click.option(
     "--order",
@@ -330,6 +336,7 @@ async def make(
     keyed: bool,
     shards: int | None,
     route: str | None,
+    beside: str | None,
     **settings: Any,
 ) -> None:
     """Create the queue NAME, and the folder if it is missing.
@@ -340,7 +347,13 @@ async def make(
     async with shell.open(make=True) as m:
         is_new = rest not in await m.queues(space=space)
         made = await m.queue(
-            rest, space=space, shards=shards, route=route, keyed=keyed or None, **settings
+            rest,
+            space=space,
+            shards=shards,
+            route=route,
+            beside=beside,
+            keyed=keyed or None,
+            **settings,
         )
         fields = {"queue": display_name(made), "made": is_new}
     what = "created" if is_new else "exists already:"
@@ -378,6 +391,7 @@ async def show(shell: Shell, name: str) -> None:
         "held": held,
         "shards": shards,
         "route": found.shards.route,
+        "placed_by": found.shards.placed_by,
     }
     ended = {way: f"{count:,}" for way, count in stats.items() if count}
     texts = {
@@ -387,6 +401,7 @@ async def show(shell: Shell, name: str) -> None:
         "live": "0",
         **{way.replace("_", " "): count for way, count in ended.items()},
         **(_shard_texts(shards, found.shards.route) if len(shards) > 1 else {}),
+        **({"commit group of": found.shards.placed_by} if found.shards.placed_by else {}),
         "cursors": ", ".join(f"{each} at {seq}" for each, seq in cursors.items()) or "none",
         "stages": ", ".join(f"{each} ({rows} rows)" for each, rows in stages.items()) or "none",
         "held back": "; ".join(map(_holder_text, held)) or "nothing",

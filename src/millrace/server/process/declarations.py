@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, cast
@@ -36,7 +36,7 @@ from millrace.server.sqs import attributes
 BY = Actor("settings")
 """The actor of changes by the settings."""
 
-_FIXED = ("shards", "route")
+_FIXED = ("shards", "route", "beside")
 """Options that are fixed at creation, and not settings of the queue."""
 
 _DECLARED = "declared-"
@@ -77,6 +77,7 @@ class DeclaredQueue:
     settings: dict[str, object]
     shards: int | None = None
     route: str | None = None
+    beside: str | None = None
     is_sqs: bool = False
     """True if it has the settings of an SQS queue."""
     at: ErrorLocation = field(default=_NOWHERE, compare=False, repr=False)
@@ -122,8 +123,10 @@ def read_queues(values: object, where: Where) -> tuple[DeclaredQueue, ...]:
             shards, route = table.get("shards"), table.get("route")
             if shards is not None:
                 shards = validate.count(shards, "shards", limits.SHARDS_MAX)
-            route = validate.route(route)
-            out.append(DeclaredQueue(space, name, settings, shards, route, is_sqs, at))
+            route, beside = validate.route(route), table.get("beside")
+            if beside is not None:
+                beside = validate.name(beside, "beside")
+            out.append(DeclaredQueue(space, name, settings, shards, route, beside, is_sqs, at))
     return tuple(out)
 
 
@@ -250,7 +253,7 @@ async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) 
             queue is missing; the error names file, line and queue.
     """
     found: dict[tuple[str, str], Queue] = {}
-    for one in queues:
+    for one in _by_place(queues):
         with one.at:
             found[one.space, one.name] = await _declare_queue(millrace, one)
     for one in queues:
@@ -260,16 +263,36 @@ async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) 
                 await found[one.space, one.name].configure(dead_letter=cast("str", letters))
 
 
+def _by_place(queues: Sequence[DeclaredQueue]) -> list[DeclaredQueue]:
+    """Return the queues in their order, each after the declared queue beside which it is placed."""
+    ordered: list[DeclaredQueue] = []
+    left = list(queues)
+    while left:
+        missing = {(one.space, one.name) for one in left}
+        ready = [one for one in left if (one.space, one.beside) not in missing]
+        # Queues beside each other in a circle are refused when they are made.
+        ordered += ready or left
+        left = [one for one in left if one not in ready] if ready else []
+    return ordered
+
+
 async def _declare_queue(millrace: Millrace, one: DeclaredQueue) -> Queue:
     try:
         queue = await millrace.find(one.name, space=one.space)
     except NotFound:
         made = _at_first(born(one.settings) if one.is_sqs else one.settings)
         return await millrace.queue(
-            one.name, space=one.space, shards=one.shards, route=one.route, **made
+            one.name,
+            space=one.space,
+            shards=one.shards,
+            route=one.route,
+            beside=one.beside,
+            **made,
         )
-    if one.shards is not None or one.route is not None:
-        await millrace.queue(one.name, space=one.space, shards=one.shards, route=one.route)
+    if (one.shards, one.route, one.beside) != (None, None, None):
+        await millrace.queue(
+            one.name, space=one.space, shards=one.shards, route=one.route, beside=one.beside
+        )
     settings = one.settings
     if one.is_sqs:
         settings = grown(one.space, await queue.spec(), settings)

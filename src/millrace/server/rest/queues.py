@@ -53,6 +53,10 @@ class QueueAsk(SettingsBody, frozen=True, forbid_unknown_fields=True):
     """The routing of messages to shards: by key, by group (by key without one), or in turn. Fixed
     when the queue is made.
     """
+    beside: str | None = None
+    """A queue of the same space whose commit group this one joins, so that transactions over both
+    stay possible on a cluster. Fixed when the queue is made.
+    """
 
 
 class QueueOut(msgspec.Struct, frozen=True):
@@ -119,6 +123,8 @@ async def make_queue(ask: RequestContext, params: QueueAsk) -> Response:
     """Create a queue, or check that the existing one has these settings; 201 if it was created."""
     space, name = ask.params["space"], ask.params["queue"]
     _check_letters(ask, params)
+    if params.beside:
+        ask.check("publish", space, params.beside)
     millrace = ask.desk.millrace
     was_there = False
     with suppress(NotFound):
@@ -126,7 +132,12 @@ async def make_queue(ask: RequestContext, params: QueueAsk) -> Response:
         was_there = True
     with patch_hinted():
         queue = await millrace.queue(
-            name, space=space, shards=params.shards, route=params.route, **settings_in(params)
+            name,
+            space=space,
+            shards=params.shards,
+            route=params.route,
+            beside=params.beside,
+            **settings_in(params),
         )
     return Response(200 if was_there else 201, encode(await _out(queue)))
 

@@ -184,6 +184,7 @@ class CallAuthorizer:
             caller.check((verb,), command.space, command.name)
             if isinstance(command, CreateQueue):
                 _check_letters(caller, command.spec)
+                _check_place(caller, command)
             return
         named = self._seen(caller, shard)
         caller.check((verb,), named.space, named.name)
@@ -205,6 +206,16 @@ class CallAuthorizer:
             caller.check(("publish",), command.space, command.queue)
         elif isinstance(command, Configure):
             _check_letters(caller, command.spec)
+
+
+def _check_place(caller: Caller, command: CreateQueue) -> None:
+    """Check the right to publish to the queue beside which the new one is placed; a queue of
+    another space is refused, since the answer would tell whether it exists."""
+    if command.beside:
+        space, _, name = command.beside.partition("/")
+        if space != command.space:
+            raise Invalid("a queue is placed beside one of its own space", field="beside")
+        caller.check(("publish",), space, name)
 
 
 def _check_letters(caller: Caller, spec: object) -> None:
