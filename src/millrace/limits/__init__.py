@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from millrace.limits.access import *
 from millrace.limits.aws import *
+from millrace.limits.backend import *
 from millrace.limits.delivery import *
 from millrace.limits.disk import *
 from millrace.limits.http import *
