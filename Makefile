@@ -12,11 +12,11 @@ READY := .venv/.ready
 SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test quick fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload hostile soak flips mutants bench bench-compare docs check audit licences clients terraform lock services spark clean
+.PHONY: help setup run serve test quick fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload hostile soak flips mutants bench bench-compare bench-side-by-side docs check audit licences clients terraform lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make \033[1m%-18s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv with all dependencies (other targets do it when needed)
 
@@ -106,6 +106,9 @@ bench: $(READY) ## run the benchmarks; ONLY=groups, measurements or figures, sep
 
 bench-compare: $(READY) ## benchmark HEAD against BASE=revision[,revision] in turns: ONLY=ids, ROUNDS=5
 	@$(BIN)/python bench/compare.py --base $(BASE) --only $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-side-by-side: $(READY) ## load servers of HEAD and of BASE=revision[,revision] in short turns: ONLY=sqs_single,sqs_batch,rest_single, TURNS=12
+	@$(BIN)/python bench/side_by_side.py --base $(BASE) $(if $(ONLY),--only $(ONLY)) $(if $(TURNS),--turns $(TURNS))
 
 docs: $(READY) ## check the documents and show the next release's notes
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
