@@ -237,6 +237,18 @@ def test_l10_a_late_entry_is_known_by_the_epoch_of_the_store() -> None:
     assert recovery.suffixes[A] == {}
 
 
+def test_l10_replay_may_begin_behind_the_first_copy_of_a_suffix() -> None:
+    """The suffix of two deciders was written again; replay begins between its two copies."""
+    recovery = Recovery(
+        lambda _: Index(0), {}, lambda entry, position: None, commits_when_synced=lambda _: False
+    )
+    for place, (index, epoch) in enumerate([(2, 2), (1, 1), (2, 2), (3, 2)]):
+        entry = Entry(A, Epoch(epoch), Index(index), HISTORY, [], kind=EntryKind.DATA)
+        recovery.read(entry, LogPosition(1, 4096 * place, 0))
+    held = [(index, entry.epoch) for index, (entry, _) in recovery.suffixes[A].items()]
+    assert held == [(1, 1), (2, 2), (3, 2)]
+
+
 def test_l10_a_suffix_of_two_deciders_is_written_again_as_it_was() -> None:
     async def main() -> None:
         world = new_world()

@@ -86,9 +86,13 @@ class Recovery:
         suffix = self.suffixes[entry.group]
         last = next(reversed(suffix.values()), None)
         if last is not None and last[0].epoch > entry.epoch:
-            # It is written again, below the first entry of a higher epoch, which stays.
-            if entry.index in suffix:
+            # It is written again, below the first entry of a higher epoch, which stays. Replay may
+            # begin between the two, behind its first copy: then it is missing here.
+            if entry.index > self._applied(entry.group):
                 suffix[entry.index] = (entry, position)
+                in_order = sorted(suffix.items())
+                suffix.clear()
+                suffix.update(in_order)
             return
         _void(suffix, entry.index - 1)
         if entry.index > self._applied(entry.group):
